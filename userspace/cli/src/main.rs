@@ -1,0 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The reader: see `blkrelay --help`.
+
+fn main() {}

@@ -1,0 +1,2 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Builds and boots test kernels and measures what tracing costs.
