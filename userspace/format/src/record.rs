@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Records: the 32-byte slots of a sub-buffer.
+
+use crate::{abi, Error};
+use zerocopy::FromBytes;
+
+/// Bytes of a slot.
+pub const SLOT: usize = abi::BLKRELAY_RECORD_SIZE as usize;
+
+/// One block event as the module wrote it. See `struct blkrelay_record` in `module/blkrelay.h`.
+pub type Record = abi::blkrelay_record;
+/// Who a pid is. See `struct blkrelay_task`.
+pub type Task = abi::blkrelay_task;
+/// What a queue id means. See `struct blkrelay_device`.
+pub type Device = abi::blkrelay_device;
+/// Where a remapped bio came from. See `struct blkrelay_from`.
+pub type From = abi::blkrelay_from;
+
+/// What happened. The names are blkparse's letters; the codes are the contract's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Action {
+    /// A bio was queued (`block_bio_queue`).
+    Queue = abi::BLKRELAY_Q as u8,
+    /// A bio was merged behind a request (`block_bio_backmerge`).
+    BackMerge = abi::BLKRELAY_M as u8,
+    /// A bio was merged in front of a request (`block_bio_frontmerge`).
+    FrontMerge = abi::BLKRELAY_F as u8,
+    /// A request was allocated for a bio (`block_getrq`).
+    GetRq = abi::BLKRELAY_G as u8,
+    /// A request went into the scheduler (`block_rq_insert`).
+    Insert = abi::BLKRELAY_I as u8,
+    /// A request came back from the driver to be issued again (`block_rq_requeue`).
+    Requeue = abi::BLKRELAY_R as u8,
+    /// A request went to the driver (`block_rq_issue`).
+    Issue = abi::BLKRELAY_D as u8,
+    /// The driver completed a request or a part of it (`block_rq_complete`).
+    Complete = abi::BLKRELAY_C as u8,
+    /// A task plugged its queue (`block_plug`).
+    Plug = abi::BLKRELAY_P as u8,
+    /// A task unplugged (`block_unplug`, explicit).
+    Unplug = abi::BLKRELAY_U as u8,
+    /// Unplugged by the scheduler (`block_unplug`, not explicit).
+    UnplugSchedule = abi::BLKRELAY_T as u8,
+    /// A bio was split; the event is its front part (`block_split`).
+    Split = abi::BLKRELAY_X as u8,
+    /// A bio was mapped to another device or from a partition to its disk (`block_bio_remap`).
+    Remap = abi::BLKRELAY_A as u8,
+    /// A request was merged into another (`block_rq_merge`); blktrace calls it M as well.
+    RqMerge = abi::BLKRELAY_N as u8,
+    /// A bio-based driver completed a bio (`block_bio_complete`); blktrace calls it C as well.
+    BioComplete = abi::BLKRELAY_BIO_C as u8,
+}
+
+impl Action {
+    /// All of them, in the order of their codes.
+    pub const ALL: [Action; 15] = [
+        Action::Queue,
+        Action::BackMerge,
+        Action::FrontMerge,
+        Action::GetRq,
+        Action::Insert,
+        Action::Requeue,
+        Action::Issue,
+        Action::Complete,
+        Action::Plug,
+        Action::Unplug,
+        Action::UnplugSchedule,
+        Action::Split,
+        Action::Remap,
+        Action::RqMerge,
+        Action::BioComplete,
+    ];
+
+    /// The action of a contract code; `None` for 0, for codes not given out and for side records.
+    #[inline]
+    pub fn from_code(code: u8) -> Option<Action> {
+        Action::ALL.get(usize::from(code).wrapping_sub(1)).copied()
+    }
+
+    /// The contract's code, 1..=15.
+    #[inline]
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// What blkparse prints in its action column: `UT` for [`Action::UnplugSchedule`], `M` for both kinds
+    /// of back merge, `C` for both kinds of completion.
+    pub fn name(self) -> &'static str {
+        match self {
+            Action::Queue => "Q",
+            Action::BackMerge | Action::RqMerge => "M",
+            Action::FrontMerge => "F",
+            Action::GetRq => "G",
+            Action::Insert => "I",
+            Action::Requeue => "R",
+            Action::Issue => "D",
+            Action::Complete | Action::BioComplete => "C",
+            Action::Plug => "P",
+            Action::Unplug => "U",
+            Action::UnplugSchedule => "UT",
+            Action::Split => "X",
+            Action::Remap => "A",
+        }
+    }
+
+    /// Whether the record's `id` is a request's: hardware queue and tag.
+    pub fn is_request(self) -> bool {
+        matches!(
+            self,
+            Action::Insert | Action::Requeue | Action::Issue | Action::Complete | Action::RqMerge
+        )
+    }
+
+    /// Whether the record's `id` is a bio's.
+    pub fn is_bio(self) -> bool {
+        matches!(
+            self,
+            Action::Queue
+                | Action::BackMerge
+                | Action::FrontMerge
+                | Action::GetRq
+                | Action::Split
+                | Action::Remap
+                | Action::BioComplete
+        )
+    }
+}
+
+impl Record {
+    /// The action code: the slot's top byte.
+    #[inline]
+    pub fn code(&self) -> u8 {
+        (self.who >> abi::BLKRELAY_WHO_SHIFT) as u8
+    }
+
+    /// The action; `None` if the code is not an event's.
+    #[inline]
+    pub fn action(&self) -> Option<Action> {
+        Action::from_code(self.code())
+    }
+
+    /// First sector on the whole disk, in units of 512 bytes. `None` for passthrough requests and for
+    /// flushes without data.
+    #[inline]
+    pub fn sector(&self) -> Option<u64> {
+        let sector = self.place & abi::BLKRELAY_SECTOR_MASK;
+        (sector != abi::BLKRELAY_SECTOR_NONE).then_some(sector)
+    }
+
+    /// The request queue's id, named by a [`Device`] record.
+    #[inline]
+    pub fn queue(&self) -> u16 {
+        (self.place >> abi::BLKRELAY_SECTOR_BITS) as u16
+    }
+
+    /// The current task's thread id. Meaningless for [`Action::Complete`].
+    #[inline]
+    pub fn pid(&self) -> u32 {
+        self.who & abi::BLKRELAY_PID_MASK
+    }
+
+    /// `blk_status_t`, of [`Action::Complete`] only.
+    #[inline]
+    pub fn status(&self) -> u8 {
+        (self.who >> abi::BLKRELAY_STATUS_SHIFT) as u8
+    }
+
+    /// Low 16 bits of the head bio's id, of [`Action::Complete`] only; 0 if the request has no bio.
+    #[inline]
+    pub fn head(&self) -> u16 {
+        (self.who & abi::BLKRELAY_HEAD_MASK) as u16
+    }
+
+    /// Hardware queue number, of request events.
+    #[inline]
+    pub fn hctx(&self) -> u16 {
+        (self.id >> abi::BLKRELAY_ID_HCTX_SHIFT) as u16
+    }
+
+    /// Tag, of request events: the scheduler's where there is one, else the driver's.
+    #[inline]
+    pub fn tag(&self) -> u16 {
+        (self.id & abi::BLKRELAY_ID_TAG_MASK) as u16
+    }
+
+    /// Packs `place` from a sector below 2^48 - 1 (or `None`) and a queue id.
+    pub fn pack_place(sector: Option<u64>, queue: u16) -> u64 {
+        let sector = sector.unwrap_or(abi::BLKRELAY_SECTOR_NONE) & abi::BLKRELAY_SECTOR_MASK;
+        u64::from(queue) << abi::BLKRELAY_SECTOR_BITS | sector
+    }
+
+    /// Packs `who` of every event but [`Action::Complete`]. The pid is cut to 24 bits.
+    pub fn pack_who(action: Action, pid: u32) -> u32 {
+        u32::from(action.code()) << abi::BLKRELAY_WHO_SHIFT | pid & abi::BLKRELAY_PID_MASK
+    }
+
+    /// Packs `who` of [`Action::Complete`] from a `blk_status_t` and the head bio's id.
+    pub fn pack_complete(status: u8, head: u32) -> u32 {
+        u32::from(Action::Complete.code()) << abi::BLKRELAY_WHO_SHIFT
+            | u32::from(status) << abi::BLKRELAY_STATUS_SHIFT
+            | head & abi::BLKRELAY_HEAD_MASK
+    }
+}
+
+/// The bytes of a NUL-padded C array up to its first NUL.
+pub fn c_bytes<const N: usize>(field: &[std::ffi::c_char; N]) -> &[u8] {
+    let bytes: &[u8] = zerocopy::IntoBytes::as_bytes(field);
+    bytes.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+/// A NUL-padded C array of `text`, cut to leave room for one NUL.
+pub fn c_array<const N: usize>(text: &str) -> [std::ffi::c_char; N] {
+    let mut field = [0; N];
+    for (to, from) in field.iter_mut().take(N.saturating_sub(1)).zip(text.bytes()) {
+        *to = from as std::ffi::c_char;
+    }
+    field
+}
+
+impl Task {
+    /// A task side record, ready to be written.
+    pub fn new(comm: &str, pid: u32, tgid: u32) -> Task {
+        Task {
+            comm: c_array(comm),
+            pid,
+            tgid,
+            reserved: 0,
+            who: side_who(abi::BLKRELAY_TASK, 1),
+        }
+    }
+}
+
+impl Device {
+    /// A device side record, ready to be written. Capacity, disk sequence number and sizes are 0.
+    pub fn new(queue: u16, major: u32, minor: u32, name: &str) -> Device {
+        Device {
+            major,
+            minor,
+            queue: queue.into(),
+            who: side_who(abi::BLKRELAY_DEVICE, 3),
+            name: c_array(name),
+            ..Device::default()
+        }
+    }
+}
+
+impl From {
+    /// A from side record, ready to be written.
+    pub fn new(major: u32, minor: u32, sector: u64) -> From {
+        From {
+            sector,
+            dev: major << 20 | minor & 0xf_ffff,
+            reserved: [0; 4],
+            who: side_who(abi::BLKRELAY_FROM, 1),
+        }
+    }
+
+    /// The device's major number.
+    pub fn major(&self) -> u32 {
+        self.dev >> 20
+    }
+
+    /// The device's minor number.
+    pub fn minor(&self) -> u32 {
+        self.dev & 0xf_ffff
+    }
+}
+
+fn side_who(code: u32, slots: u32) -> u32 {
+    code << abi::BLKRELAY_WHO_SHIFT | slots
+}
+
+/// What one or several slots hold.
+#[derive(Clone, Copy, Debug)]
+pub enum Slot {
+    /// A block event.
+    Event(Action, Record),
+    /// Names a pid for the events that follow in this sub-buffer.
+    Task(Task),
+    /// Names a queue for the events that follow in this sub-buffer.
+    Device(Device),
+    /// Belongs to the [`Action::Remap`] event just before it.
+    From(From),
+    /// A side record that this reader does not know, to be skipped.
+    Unknown {
+        /// Its code, from `0x80`.
+        code: u8,
+        /// Its length.
+        slots: usize,
+    },
+}
+
+/// Walks the slots of a sub-buffer's records. Ends after the first error.
+#[derive(Clone, Debug)]
+pub struct Slots<'a> {
+    bytes: &'a [u8],
+    slot: usize,
+}
+
+impl<'a> Slots<'a> {
+    /// Over the records of one sub-buffer; a rest shorter than a slot is not looked at.
+    pub fn new(bytes: &'a [u8]) -> Slots<'a> {
+        Slots { bytes, slot: 0 }
+    }
+
+    /// Number of the next slot in its sub-buffer.
+    pub fn position(&self) -> usize {
+        self.slot
+    }
+
+    /// The next slot if it is a [`From`] record, which is then consumed.
+    #[inline]
+    pub fn take_from(&mut self) -> Option<From> {
+        let from = From::read_from_prefix(self.bytes).ok()?.0;
+        if from.who != side_who(abi::BLKRELAY_FROM, 1) {
+            return None;
+        }
+        self.advance(1);
+        Some(from)
+    }
+
+    #[inline]
+    fn advance(&mut self, slots: usize) {
+        self.bytes = self.bytes.get(slots * SLOT..).unwrap_or_default();
+        self.slot += slots;
+    }
+
+    fn fail(&mut self, error: Error) -> Option<Result<Slot, Error>> {
+        self.bytes = &[];
+        Some(Err(error))
+    }
+
+    #[cold]
+    fn side(&mut self, record: &Record) -> Option<Result<Slot, Error>> {
+        let code = record.code();
+        let left = self.bytes.len() / SLOT;
+        let slots = (record.who & abi::BLKRELAY_SLOTS_MASK) as usize;
+        if slots == 0 || slots > left {
+            return self.fail(Error::SideLength {
+                slot: self.slot,
+                code,
+                slots,
+                left,
+            });
+        }
+        let slot = match (u32::from(code), slots) {
+            (abi::BLKRELAY_TASK, 1) => Task::read_from_prefix(self.bytes)
+                .ok()
+                .map(|(task, _)| Slot::Task(task)),
+            (abi::BLKRELAY_DEVICE, 3) => Device::read_from_prefix(self.bytes)
+                .ok()
+                .map(|(device, _)| Slot::Device(device)),
+            (abi::BLKRELAY_FROM, 1) => From::read_from_prefix(self.bytes)
+                .ok()
+                .map(|(from, _)| Slot::From(from)),
+            (abi::BLKRELAY_TASK | abi::BLKRELAY_DEVICE | abi::BLKRELAY_FROM, _) => {
+                return self.fail(Error::SideLength {
+                    slot: self.slot,
+                    code,
+                    slots,
+                    left,
+                });
+            }
+            _ => None,
+        };
+        self.advance(slots);
+        Some(Ok(slot.unwrap_or(Slot::Unknown { code, slots })))
+    }
+}
+
+impl Iterator for Slots<'_> {
+    type Item = Result<Slot, Error>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let (record, rest) = Record::read_from_prefix(self.bytes).ok()?;
+        let code = record.code();
+        if let Some(action) = Action::from_code(code) {
+            self.bytes = rest;
+            self.slot += 1;
+            return Some(Ok(Slot::Event(action, record)));
+        }
+        if u32::from(code) >= abi::BLKRELAY_SIDE {
+            return self.side(&record);
+        }
+        self.fail(Error::UnknownAction {
+            slot: self.slot,
+            action: code,
+        })
+    }
+}

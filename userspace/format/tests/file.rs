@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Trace files: what is written is what is read, and broken bytes are told apart.
+#![allow(clippy::unwrap_used)]
+
+use blkrelay_format::*;
+use proptest::prelude::*;
+use zerocopy::IntoBytes;
+
+/// A sub-buffer as the module would hand it out, laid out by hand from the header's comments.
+fn subbuf(cpu: u32, seq: u64, times: &[u64]) -> Vec<u8> {
+    let used = 128 + 32 * (1 + times.len());
+    let mut bytes = Vec::new();
+    bytes.extend(b"BKBR");
+    bytes.extend(1u16.to_le_bytes()); // version
+    bytes.extend(128u16.to_le_bytes()); // header_len
+    bytes.extend((used as u32).to_le_bytes());
+    bytes.extend(32u16.to_le_bytes()); // record_len
+    bytes.extend(0u16.to_le_bytes()); // flags
+    bytes.extend([7u8; 16]); // trace_id
+    bytes.extend(cpu.to_le_bytes());
+    bytes.extend(1u32.to_le_bytes()); // epoch
+    bytes.extend(seq.to_le_bytes());
+    bytes.extend([0u8; 32]); // events, lost, lost_first, lost_last
+    bytes.extend((times.len() as u32).to_le_bytes()); // count
+    bytes.extend(1u32.to_le_bytes()); // clock: TSC
+    bytes.extend([0u8; 32]); // anchor, mono, raw, real
+    bytes.extend(1_000_000u32.to_le_bytes()); // khz
+    bytes.extend(0u32.to_le_bytes());
+    assert_eq!(bytes.len(), 128);
+    // A side record of a code that nobody knows, then the events: queue 5, sector 2048, 4 KiB reads.
+    bytes.extend([0u8; 28]);
+    bytes.extend([1, 0, 0, 0xf0]);
+    for time in times {
+        bytes.extend(time.to_le_bytes());
+        bytes.extend((5u64 << 48 | 2048).to_le_bytes());
+        bytes.extend(4096u32.to_le_bytes());
+        bytes.extend(0u32.to_le_bytes()); // opf
+        bytes.extend(77u32.to_le_bytes()); // id
+        bytes.extend([0x39, 0x30, 0, 1]); // pid 12345, Q
+    }
+    bytes
+}
+
+fn meta() -> Meta {
+    Meta {
+        format: 1,
+        host: "somewhere".into(),
+        command: vec!["dd".into(), "if=/dev/sda".into()],
+        ..Meta::default()
+    }
+}
+
+fn small_file() -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new(), &meta()).unwrap();
+    let mut batch = subbuf(0, 0, &[10, 20]);
+    batch.extend(subbuf(1, 0, &[15]));
+    let mut appended = Appended::default();
+    writer.subbufs(&batch, &mut appended).unwrap();
+    assert_eq!((appended.subbufs, appended.events), (2, 3));
+    writer
+        .chunk(ChunkType::Unknown(99), 0, b"from a later version")
+        .unwrap();
+    let trailer = Trailer {
+        cpus: vec![CpuCounters {
+            cpu: 1,
+            events: 1,
+            ..CpuCounters::default()
+        }],
+        ..Trailer::default()
+    };
+    writer.finish(&trailer).unwrap()
+}
+
+/// Everything that can be looked at in a file; must never panic.
+fn walk(file: &[u8]) -> Result<(usize, usize), Error> {
+    let (mut events, mut unknown) = (0, 0);
+    read_meta(file)?;
+    for chunk in Chunks::new(file)? {
+        let chunk = chunk?;
+        let payload = chunk.verify()?;
+        match chunk.kind() {
+            ChunkType::Meta => drop(Meta::parse(payload)?),
+            ChunkType::Trailer => drop(Trailer::parse(payload)?),
+            ChunkType::Index => drop(read_index(payload)?),
+            ChunkType::Unknown(_) => unknown += 1,
+            ChunkType::Subbuf => {
+                for slot in Subbuf::parse(payload)?.slots() {
+                    match slot? {
+                        Slot::Event(..) => events += 1,
+                        Slot::Unknown { .. } => unknown += 1,
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+    Ok((events, unknown))
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let file = small_file();
+    assert_eq!(&file[..8], b"BLKRELAY");
+    // The first chunk's head, by hand: magic, META, no flags, length.
+    assert_eq!(&file[8..16], b"BKCK\x01\x00\x00\x00");
+    assert_eq!(read_meta(&file).unwrap(), meta());
+    assert_eq!(walk(&file), Ok((3, 3)));
+
+    let chunks: Vec<_> = Chunks::new(&file).unwrap().map(Result::unwrap).collect();
+    assert!(chunks.iter().all(|chunk| chunk.offset % 8 == 0));
+    let subbuf_at = chunks[1];
+    let index = read_index(chunks[5].payload).unwrap();
+    assert_eq!(index.len(), 2);
+    assert_eq!(index[0].offset, subbuf_at.offset);
+    assert_eq!((index[0].first, index[0].count, index[0].cpu), (10, 2, 0));
+    assert_eq!((index[1].first, index[1].count, index[1].cpu), (15, 1, 1));
+
+    let subbuf = Subbuf::parse(subbuf_at.verify().unwrap()).unwrap();
+    let Some(Ok(Slot::Event(action, record))) = subbuf.slots().nth(1) else {
+        unreachable!("the second slot is an event");
+    };
+    assert_eq!(action, Action::Queue);
+    assert_eq!(record.queue(), 5);
+    assert_eq!(record.sector(), Some(2048));
+    assert_eq!(record.pid(), 12345);
+}
+
+#[test]
+fn each_way_to_be_broken_has_its_error() {
+    let file = small_file();
+    assert_eq!(walk(b""), Err(Error::Empty));
+    assert_eq!(walk(b"\x7fELF and so on"), Err(Error::NotATrace));
+    assert_eq!(walk(b"BLKRELAY"), Err(Error::NoMeta));
+    assert!(matches!(walk(&file[..20]), Err(Error::Truncated { .. })));
+
+    let newer = Writer::new(
+        Vec::new(),
+        &Meta {
+            format: 2,
+            ..meta()
+        },
+    )
+    .unwrap()
+    .finish(&Trailer::default())
+    .unwrap();
+    assert_eq!(
+        walk(&newer),
+        Err(Error::NewerVersion { found: 2, known: 1 })
+    );
+
+    let mut swapped = file.clone();
+    swapped[8..12].reverse();
+    assert_eq!(walk(&swapped), Err(Error::ForeignEndian));
+
+    let mut broken = subbuf(0, 0, &[1]);
+    broken[128 + 32 + 31] = 0x10;
+    assert_eq!(
+        Subbuf::parse(&broken)
+            .unwrap()
+            .slots()
+            .nth(1)
+            .unwrap()
+            .err(),
+        Some(Error::UnknownAction {
+            slot: 1,
+            action: 16
+        })
+    );
+    let mut broken = subbuf(0, 0, &[1]);
+    broken[128 + 28] = 3;
+    assert_eq!(
+        Subbuf::parse(&broken)
+            .unwrap()
+            .slots()
+            .next()
+            .unwrap()
+            .err(),
+        Some(Error::SideLength {
+            slot: 0,
+            code: 0xf0,
+            slots: 3,
+            left: 2
+        })
+    );
+    let mut broken = subbuf(0, 0, &[1]);
+    broken[8] = 1;
+    assert_eq!(
+        Subbuf::parse(&broken).err(),
+        Some(Error::SubbufField {
+            field: "used",
+            value: 1
+        })
+    );
+}
+
+#[test]
+fn a_file_cut_anywhere_is_read_up_to_the_cut() {
+    let file = small_file();
+    let whole: Vec<u64> = Chunks::new(&file)
+        .unwrap()
+        .map(|chunk| chunk.unwrap().offset)
+        .collect();
+    for len in 0..file.len() {
+        let cut = &file[..len];
+        let _ = walk(cut);
+        let Ok(chunks) = Chunks::new(cut) else {
+            assert!(len < 8);
+            continue;
+        };
+        let good = chunks.filter(Result::is_ok).count();
+        let expected = Chunks::new(&file)
+            .unwrap()
+            .map(Result::unwrap)
+            .filter(|chunk| chunk.payload_offset() as usize + chunk.payload.len() <= len)
+            .count();
+        assert_eq!(good, expected, "cut at {len} of {whole:?}");
+    }
+}
+
+#[test]
+fn a_chunk_behind_damage_is_found() {
+    let mut file = small_file();
+    let second = Chunks::new(&file).unwrap().nth(1).unwrap().unwrap();
+    let third = Chunks::new(&file).unwrap().nth(2).unwrap().unwrap().offset;
+    let at = second.offset as usize;
+    file[at..at + 4].fill(0);
+    let mut chunks = Chunks::new(&file).unwrap();
+    assert!(chunks.next().unwrap().is_ok());
+    assert!(matches!(chunks.next(), Some(Err(Error::BadChunk { .. }))));
+    assert!(chunks.next().is_none());
+    assert!(chunks.resync());
+    assert_eq!(chunks.next().unwrap().unwrap().offset, third);
+}
+
+/// An output that takes so many bytes and no more, like a full disk.
+struct Full(Vec<u8>, usize);
+
+impl std::io::Write for Full {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let room = self.1 - self.0.len();
+        if room == 0 {
+            return Err(std::io::ErrorKind::StorageFull.into());
+        }
+        // Small writes, so that a batch needs many.
+        let n = bytes.len().min(room).min(50);
+        self.0.extend(&bytes[..n]);
+        Ok(n)
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_full_disk_leaves_whole_chunks() {
+    let mut batch = Vec::new();
+    for seq in 0..100 {
+        batch.extend(subbuf(0, seq, &[seq]));
+    }
+    let head = Writer::new(Vec::new(), &meta()).unwrap().len() as usize;
+    let one = 32 + 128 + 64;
+    for room in (0..70 * one).step_by(97) {
+        let mut writer = Writer::new(Full(Vec::new(), head + room), &meta()).unwrap();
+        let mut appended = Appended::default();
+        let error = writer.subbufs(&batch, &mut appended).unwrap_err();
+        assert!(matches!(error, WriteError::Io(_)));
+        assert_eq!(appended.subbufs as usize, room / one);
+        assert_eq!(writer.index().len(), room / one);
+        assert_eq!(writer.len() as usize, head + room / one * one);
+        let good = writer.len() as usize;
+        let file = &writer.get_ref().0[..good];
+        assert_eq!(walk(file), Ok((room / one, room / one)));
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_an_error_and_no_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        let _ = walk(&bytes);
+        let mut with_magic = b"BLKRELAY".to_vec();
+        with_magic.append(&mut bytes);
+        let _ = walk(&with_magic);
+        for slot in Slots::new(&with_magic) {
+            let _ = slot;
+        }
+    }
+
+    #[test]
+    fn fields_survive_packing(sector in proptest::option::of(0..(1u64 << 48) - 1), queue: u16, pid in 0..1u32 << 24, status: u8, head: u32) {
+        let q = Record { place: Record::pack_place(sector, queue), who: Record::pack_who(Action::GetRq, pid), ..Record::default() };
+        prop_assert_eq!((q.sector(), q.queue(), q.pid(), q.action()), (sector, queue, pid, Some(Action::GetRq)));
+        let c = Record { who: Record::pack_complete(status, head), ..Record::default() };
+        prop_assert_eq!((c.status(), c.head(), c.action()), (status, head as u16, Some(Action::Complete)));
+        prop_assert_eq!(c.as_bytes()[31], 8);
+    }
+}
