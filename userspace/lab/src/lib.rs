@@ -2,8 +2,15 @@
 //! Builds and boots test kernels and measures what tracing costs.
 
 pub mod boot;
+pub mod cache;
 pub mod cli;
 pub mod clock;
 pub mod console;
+pub mod deb;
 pub mod initramfs;
+pub mod kernel;
+pub mod module_build;
+pub mod preflight;
 pub mod process;
+pub mod progress;
+pub mod tools;

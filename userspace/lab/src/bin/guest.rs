@@ -2,8 +2,10 @@
 //! The agent inside the guest: what a shell script cannot do there.
 
 use anyhow::Result;
+use blkrelay_lab::agent;
 use blkrelay_lab::clock::Clock;
 use clap::{Parser, Subcommand};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -16,20 +18,79 @@ struct Guest {
 enum Command {
     /// Says what the clock is; fails if block events cannot be timed with it.
     Clock,
+    /// Counts the instructions of a command; exits with its status, or 2 if the CPU was idle.
+    Window {
+        /// A word that names the window in the results
+        name: String,
+        /// A file whose growth is reported, e.g. a tracer's output
+        #[arg(long)]
+        sink: Vec<PathBuf>,
+        /// Idle time is expected: the ticks are no instructions
+        #[arg(long)]
+        idle_ok: bool,
+        #[arg(required = true, trailing_var_arg = true)]
+        command: Vec<String>,
+    },
+    /// Counts the instructions of 4 KiB O_DIRECT reads from the start of a device.
+    Read4k {
+        #[arg(long)]
+        dev: PathBuf,
+        /// Reads before the window
+        #[arg(long, default_value_t = 0)]
+        warm: u64,
+        /// Reads in the window
+        #[arg(long)]
+        count: u64,
+        /// A file whose growth is reported, e.g. a tracer's output
+        #[arg(long)]
+        sink: Vec<PathBuf>,
+    },
+    /// A fixed sequence of reads or writes.
+    Io(agent::Io),
 }
 
 fn main() -> ExitCode {
-    let result: Result<()> = match Guest::parse().command {
-        Command::Clock => Clock::settle().and_then(|clock| {
-            println!("{}", clock.line());
-            clock.check()
-        }),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
+    match run(Guest::parse().command) {
+        Ok(code) => code,
         Err(error) => {
             eprintln!("blkrelay-guest: {error:#}");
             ExitCode::from(2)
         }
     }
+}
+
+fn run(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Clock => {
+            let clock = Clock::settle()?;
+            println!("{}", clock.line());
+            clock.check()?;
+        }
+        Command::Window {
+            name,
+            sink,
+            idle_ok,
+            command,
+        } => {
+            let (count, status) = agent::run(&name, &sink, &command)?;
+            println!("{count}");
+            if !idle_ok {
+                count.check()?;
+            }
+            let code = status.code().unwrap_or(1);
+            return Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)));
+        }
+        Command::Read4k {
+            dev,
+            warm,
+            count,
+            sink,
+        } => {
+            let counted = agent::read4k(&dev, warm, count, &sink)?;
+            println!("{counted}");
+            counted.check()?;
+        }
+        Command::Io(io) => agent::io(&io)?,
+    }
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,33 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0
+# The job of a measuring boot: set up the workload's devices, bring the tracer into its state, count one
+# window, stop the tracer, say what it saw.
+#
+# What the boot is about stands in /lab/arm (STATE, SUBBUF_SIZE, SUBBUFS), a file of the same length in
+# all arms, and not on the kernel's command line: the kernel mixes that one into its entropy, from which,
+# among others, the first tag of every queue is drawn; that alone moves a read by 5 instructions in one
+# boot of four. So the boots of a pair are alike to the instruction up to the line that reads the file.
+#
+#   LAB_FORKS   processes forked before anything else: the perturbation's part that the guest does
+set -e
+
+# shellcheck disable=SC1091 # both are put into the initramfs
+. /lab/workload.sh
+. /lab/states.sh
+
+i=0
+while [ $i -lt "${LAB_FORKS:-0}" ]; do
+	/bin/true
+	i=$((i + 1))
+done
+
+workload_setup
+
+. /lab/arm
+
+# A state that loads nothing reads the module all the same.
+cat /lab/blkrelay.ko >/dev/null
+state_start "$STATE" "$WORKLOAD_DEVICES"
+# shellcheck disable=SC2086 # a list of options
+workload_run $SINKS
+state_stop "$STATE"

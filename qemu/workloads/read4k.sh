@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: GPL-2.0
+# shellcheck shell=sh
+# read4k: 4 KiB O_DIRECT reads, one after the other, of a null_blk disk that completes in the
+# submitter. Stands for the block layer's own path with the least around it: the workload on which a
+# tracer's cost per I/O shows best. Four events a read: Q G D C.
+#
+# Source: the loop that block-layer developers use to see a change in the path itself (fio --direct=1
+# --bs=4k --iodepth=1 on null_blk), as fixed work: 98304 reads in the window, after as many that bring
+# caches and the tracer's reader to a steady state. Prints one window, `read4k`.
+
+WORKLOAD_DEVICES=/dev/nullb9
+READS=98304
+
+workload_setup() {
+	d=/sys/kernel/config/nullb/nullb9
+	mkdir $d
+	echo 1024 >$d/size
+	echo 4096 >$d/blocksize
+	echo 0 >$d/irqmode
+	echo 2 >$d/queue_mode
+	echo 1 >$d/submit_queues
+	echo 64 >$d/hw_queue_depth
+	echo 1 >$d/power
+}
+
+workload_run() {
+	blkrelay-guest read4k --dev $WORKLOAD_DEVICES --warm $READS --count $READS "$@"
+}

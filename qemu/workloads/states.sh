@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: GPL-2.0
+# shellcheck shell=sh
+# The states of the tracers, for the count-mode job. Sourced.
+#
+#   none      module not loaded
+#   off       module loaded, not started
+#   on        blkrelay recording, its reader writing to tmpfs
+#   blktrace  the kernel's blktrace on the same devices, its reader writing to tmpfs
+#
+# Both tracers get sub-buffers of the same size and number; blktrace has its own set for every device,
+# blkrelay one for all. Output: /tmp/trace/.
+#
+#   SUBBUF_SIZE   bytes, a multiple of 1024
+#   SUBBUFS       number of sub-buffers for each CPU
+
+SINKS=
+
+blkrelay_status() {
+	sed -n "s/^$1=//p" /sys/kernel/debug/blkrelay/status
+}
+
+# Waits until a condition holds; the CPU is idle meanwhile, which costs no time in count mode.
+wait_for() {
+	tries=0
+	until eval "$1"; do
+		tries=$((tries + 1))
+		if [ $tries -ge 200 ]; then
+			echo "waiting in vain for: $1" >&2
+			cat /tmp/trace/log >&2
+			exit 1
+		fi
+		sleep 0.05
+	done
+}
+
+# state_start STATE "DEVICE..."
+state_start() {
+	mkdir -p /tmp/trace
+	case $1 in
+	none) ;;
+	off)
+		insmod /lab/blkrelay.ko
+		;;
+	on)
+		insmod /lab/blkrelay.ko
+		options=
+		for device in $2; do options="$options -d $device"; done
+		# shellcheck disable=SC2086 # a list of options
+		/lab/blkrelay record $options --subbuf-size "$SUBBUF_SIZE" --subbufs "$SUBBUFS" \
+			-o /tmp/trace/blkrelay.blkr >/tmp/trace/log 2>&1 &
+		TRACER=$!
+		wait_for '[ "$(blkrelay_status state)" = running ]'
+		SINKS="--sink /tmp/trace/blkrelay.blkr"
+		;;
+	blktrace)
+		options=
+		for device in $2; do
+			options="$options -d $device"
+			last=${device##*/}
+			SINKS="$SINKS --sink /tmp/trace/$last.blktrace.0"
+		done
+		# shellcheck disable=SC2086 # a list of options
+		/usr/sbin/blktrace $options -b $((SUBBUF_SIZE / 1024)) -n "$SUBBUFS" -D /tmp/trace \
+			>/tmp/trace/log 2>&1 &
+		TRACER=$!
+		wait_for '[ -e "/sys/kernel/debug/block/$last/trace0" ]'
+		;;
+	*)
+		echo "unknown state $1" >&2
+		exit 1
+		;;
+	esac
+	# Let a reader reach its wait.
+	sleep 0.2
+}
+
+# state_stop STATE: prints how much was left to drain, and the counters
+state_stop() {
+	case $1 in
+	none) ;;
+	off)
+		rmmod blkrelay
+		;;
+	on)
+		# shellcheck disable=SC2086 # a list of options
+		blkrelay-guest window drain --idle-ok $SINKS sh -c "kill -INT $TRACER
+			while kill -0 $TRACER 2>/dev/null; do sleep 0.01; done"
+		wait "$TRACER"
+		events=0 lost=0
+		for word in $(grep '^cpu=' /sys/kernel/debug/blkrelay/status); do
+			case $word in
+			events=*) events=$((events + ${word#*=})) ;;
+			lost=*) lost=$((lost + ${word#*=})) ;;
+			esac
+		done
+		echo "@result tracer=blkrelay events=$events lost=$lost"
+		rmmod blkrelay
+		;;
+	blktrace)
+		# shellcheck disable=SC2086 # a list of options
+		blkrelay-guest window drain --idle-ok $SINKS sh -c "kill -INT $TRACER
+			while kill -0 $TRACER 2>/dev/null; do sleep 0.01; done"
+		wait "$TRACER"
+		lost=0
+		for word in $(sed -n 's/.*dropped \([0-9]*\).*/\1/p' /tmp/trace/log); do
+			lost=$((lost + word))
+		done
+		echo "@result tracer=blktrace events=$(blkrelay-guest count-blktrace /tmp/trace/*.blktrace.*) lost=$lost"
+		;;
+	esac
+}
