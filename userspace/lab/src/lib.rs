@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Builds and boots test kernels and measures what tracing costs.
 
+pub mod agent;
 pub mod boot;
 pub mod cache;
 pub mod cli;
@@ -13,4 +14,5 @@ pub mod module_build;
 pub mod preflight;
 pub mod process;
 pub mod progress;
+pub mod stats;
 pub mod tools;

@@ -5,7 +5,7 @@
 //! each of the two lists here.
 
 use anyhow::Result;
-use blkrelay_lab::cli;
+use blkrelay_lab::{cli, kernel, module_build, preflight};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -19,12 +19,21 @@ struct Lab {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Says what this machine lacks, and which package brings it.
+    Preflight(preflight::Args),
+    /// Builds a test kernel, or finds it in the cache.
+    Kernel(kernel::Args),
+    /// Builds blkrelay.ko for a kernel tree.
+    Module(module_build::Args),
     /// Boots a guest and runs one script in it; exits with the script's status.
     Boot(cli::boot::Args),
 }
 
 fn main() -> ExitCode {
     let result: Result<ExitCode> = match Lab::parse().command {
+        Command::Preflight(args) => preflight::run(&args),
+        Command::Kernel(args) => kernel::run(&args),
+        Command::Module(args) => module_build::run(&args),
         Command::Boot(args) => cli::boot::run(&args),
     };
     result.unwrap_or_else(|error| {

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: GPL-2.0
+//! blkrelay.ko for a kernel tree, built out of the checkout.
+
+use crate::cache::Cache;
+use crate::kernel::{self, Flavor};
+use crate::tools::{self, Toolchain};
+use crate::{preflight, progress};
+use anyhow::{bail, Context, Result};
+use nix::fcntl::{Flock, FlockArg};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// The checkout that this program was built from.
+///
+/// # Errors
+///
+/// When it was moved or removed since.
+pub fn checkout() -> Result<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    match root.canonicalize() {
+        Ok(path) if path.join("Kbuild").is_file() => Ok(path),
+        _ => bail!(
+            "{}: the checkout is not there any more: build it again with make userspace",
+            root.display()
+        ),
+    }
+}
+
+/// Builds the module for a kernel tree into `out/module/RELEASE` of the checkout, or for one of the lab's
+/// own kernels into `out/module/RELEASE-FLAVOR`, and returns the path of blkrelay.ko. `clippy` has the
+/// kernel's linter look at it on the way, with warnings as errors.
+///
+/// # Errors
+///
+/// When the tree does not take it (see [`preflight::check_tree`]) or the build fails: with make's last
+/// lines.
+pub fn build(kdir: &Path, flavor: Option<Flavor>, clippy: bool) -> Result<PathBuf> {
+    let tree = preflight::check_tree(kdir)?;
+    let tools = Toolchain::with_rustc(&Cache::open()?, tree.rustc)?;
+    let root = checkout()?;
+    let mut name = tree.release;
+    if let Some(flavor) = flavor {
+        name = format!("{name}-{}", flavor.name());
+    }
+    if clippy {
+        // Its objects are no module: keep them apart.
+        name += "-clippy";
+    }
+    let out = root.join("out/module").join(&name);
+    fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
+    let lock = File::create(out.join(".lock")).with_context(|| out.display().to_string())?;
+    let _lock = Flock::lock(lock, FlockArg::LockExclusive)
+        .map_err(|(_, e)| e)
+        .with_context(|| out.display().to_string())?;
+    fresh_for(&out, kdir, &tools)?;
+    let log = out.join("build.log");
+    File::create(&log).with_context(|| log.display().to_string())?;
+    let mut make = tools.make();
+    make.arg("-C")
+        .arg(kdir)
+        .arg(tools::jobs())
+        .arg(format!("M={}", root.display()))
+        .arg(format!("MO={}", out.display()))
+        .arg("modules");
+    if clippy {
+        make.args(["CLIPPY=1", "KRUSTFLAGS=-Dwarnings", "W=1"]);
+    }
+    tools::run_logged(&mut make, &log, &mut |_| {}).context("building the module")?;
+    let module = out.join("blkrelay.ko");
+    if !module.is_file() {
+        bail!("{}: the build left no blkrelay.ko", log.display());
+    }
+    Ok(module)
+}
+
+/// Objects of another tree or compiler with the same release name must not be linked in: make compares
+/// times and command lines, not what is behind a path.
+fn fresh_for(out: &Path, kdir: &Path, tools: &Toolchain) -> Result<()> {
+    let auto = kdir.join("include/config/auto.conf");
+    let config = crate::initramfs::sha256_file(&auto)?;
+    let kdir = kdir
+        .canonicalize()
+        .with_context(|| kdir.display().to_string())?;
+    let identity = format!("{}\n{config}\n{}", kdir.display(), tools.identity());
+    let mark = out.join(".built-for");
+    if fs::read_to_string(&mark).is_ok_and(|old| old == identity) {
+        return Ok(());
+    }
+    for entry in fs::read_dir(out)
+        .with_context(|| out.display().to_string())?
+        .flatten()
+    {
+        let path = entry.path();
+        if path.ends_with(".lock") {
+            continue;
+        }
+        let removed = if path.is_dir() {
+            fs::remove_dir_all(&path)
+        } else {
+            fs::remove_file(&path)
+        };
+        removed.with_context(|| path.display().to_string())?;
+    }
+    crate::cache::write_whole(&mark, identity.as_bytes())
+}
+
+/// Arguments of `blkrelay-lab module`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The kernel's build tree or headers directory; without it, the kernel of --flavor
+    #[arg(long, value_name = "DIR")]
+    kdir: Option<PathBuf>,
+    #[arg(long, value_enum, default_value = "trace", conflicts_with = "kdir")]
+    flavor: Flavor,
+    /// Run the kernel's clippy over it, with warnings as errors
+    #[arg(long)]
+    clippy: bool,
+}
+
+/// Builds the module and prints its path.
+///
+/// # Errors
+///
+/// As for [`build`] and [`kernel::ensure`].
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let module = match &args.kdir {
+        Some(kdir) => build(kdir, None, args.clippy)?,
+        None => build(
+            &kernel::ensure(args.flavor)?.kdir,
+            Some(args.flavor),
+            args.clippy,
+        )?,
+    };
+    progress::say("module built");
+    println!("{}", module.display());
+    Ok(ExitCode::SUCCESS)
+}
