@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The words of a record: how sector, queue, operation, tag, task and status are packed.
+//!
+//! Pure arithmetic on plain integers, without kernel types and without `unsafe`, so that a test on the
+//! host runs the very code that the kernel runs. Layouts and masks come from the contract (`blkrelay.h`),
+//! which whoever includes this file provides as the sibling module `abi`.
+
+use super::abi;
+
+/// Bytes of a slot, as an address difference.
+pub(crate) const SLOT: usize = abi::BLKRELAY_RECORD_SIZE as usize;
+
+/// Bytes of a sub-buffer's head.
+pub(crate) const HEAD: usize = core::mem::size_of::<abi::blkrelay_subbuf>();
+
+// Slots begin right behind the head, each on a multiple of its own size.
+const _: () = assert!(HEAD % SLOT == 0);
+
+/// The words of an event that a probe fills in; the time and the pid are added where interrupts are off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Words {
+    /// `blkrelay_record.place`: sector and queue.
+    pub(crate) place: u64,
+    /// `blkrelay_record.bytes` and, in the upper half, `blkrelay_record.opf`.
+    pub(crate) size_op: u64,
+    /// `blkrelay_record.id` and, in the upper half, `blkrelay_record.who`.
+    pub(crate) id_who: u64,
+}
+
+/// Packs two neighbouring 32-bit fields, the one at the lower address first.
+///
+/// The halves change places on a big-endian machine, where the upper half is stored first.
+#[inline(always)]
+pub(crate) const fn pair(first: u32, second: u32) -> u64 {
+    if cfg!(target_endian = "big") {
+        (first as u64) << 32 | second as u64
+    } else {
+        (second as u64) << 32 | first as u64
+    }
+}
+
+/// Packs `blkrelay_record.place`.
+///
+/// A sector of 48 bits reaches 128 PiB; the block layer's own "no sector", all ones, becomes
+/// `BLKRELAY_SECTOR_NONE`.
+#[inline(always)]
+pub(crate) const fn place(sector: u64, queue: u16) -> u64 {
+    sector & abi::BLKRELAY_SECTOR_MASK | (queue as u64) << abi::BLKRELAY_SECTOR_BITS
+}
+
+/// The sector of a request, or all ones if it is a passthrough request: those have none, and the field
+/// holds whatever was there before.
+///
+/// `opf` is `cmd_flags`; its low byte is the operation. `REQ_OP_DRV_IN` and `REQ_OP_DRV_OUT` are 34 and 35
+/// (`include/linux/blk_types.h`).
+#[inline(always)]
+pub(crate) const fn request_sector(opf: u32, sector: u64) -> u64 {
+    if opf & 0xfe == 34 {
+        u64::MAX
+    } else {
+        sector
+    }
+}
+
+/// Packs `blkrelay_record.id` of a request event.
+///
+/// `internal_tag` is the scheduler's tag, `tag` the driver's; -1 means that there is none.
+#[inline(always)]
+pub(crate) const fn request_id(hctx: u32, internal_tag: i32, tag: i32) -> u32 {
+    let tag = if internal_tag < 0 { tag } else { internal_tag };
+
+    hctx << abi::BLKRELAY_ID_HCTX_SHIFT | tag as u32 & abi::BLKRELAY_ID_TAG_MASK
+}
+
+/// Packs `blkrelay_record.id` of a bio event: bits of the bio's address.
+#[inline(always)]
+pub(crate) const fn bio_id(bio: usize) -> u32 {
+    (bio >> abi::BLKRELAY_ID_BIO_SHIFT) as u32
+}
+
+/// Packs `blkrelay_record.who` of an event that carries a pid, which is still 0 here.
+#[inline(always)]
+pub(crate) const fn who(action: u32) -> u32 {
+    action << abi::BLKRELAY_WHO_SHIFT
+}
+
+/// Packs `blkrelay_record.who` of a completion. `head` is the id of the request's first bio.
+#[inline(always)]
+pub(crate) const fn complete_who(status: u8, head: u32) -> u32 {
+    who(abi::BLKRELAY_C)
+        | (status as u32) << abi::BLKRELAY_STATUS_SHIFT
+        | head & abi::BLKRELAY_HEAD_MASK
+}
+
+/// The action of a packed [`Words::id_who`].
+pub(crate) const fn action(id_who: u64) -> u32 {
+    let who = if cfg!(target_endian = "big") {
+        id_who as u32
+    } else {
+        (id_who >> 32) as u32
+    };
+
+    who >> abi::BLKRELAY_WHO_SHIFT
+}
+
+/// The last word of the first slot of a side record that takes `slots` slots.
+pub(crate) const fn side_who(code: u32, slots: u32) -> u32 {
+    code << abi::BLKRELAY_WHO_SHIFT | slots & abi::BLKRELAY_SLOTS_MASK
+}

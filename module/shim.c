@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * blkrelay: what Rust cannot say on this kernel. See shim.h.
+ */
+#include <linux/clocksource_ids.h>
+#include <linux/cpumask.h>
+#include <linux/irq_work.h>
+#include <linux/mm.h>
+#include <linux/percpu.h>
+#include <linux/sched.h>
+#include <linux/string.h>
+#include <linux/threads.h>
+#include <linux/unaligned.h>
+#include <linux/wait.h>
+
+#include <trace/events/block.h>
+
+#ifdef CONFIG_X86_64
+#include <asm/msr.h>
+#include <asm/tsc.h>
+#endif
+
+#include "shim.h"
+
+static DEFINE_PER_CPU_ALIGNED(struct blkrelay_cpu, blkrelay_cpus);
+
+/* ---- The clock --------------------------------------------------------------------------------- */
+
+#ifdef CONFIG_X86_64
+static DEFINE_STATIC_KEY_TRUE(blkrelay_tsc);
+
+static __always_inline bool blkrelay_clock_is_tsc(void)
+{
+	return static_branch_likely(&blkrelay_tsc);
+}
+
+/* Ordered: two events of one CPU, or of two where one caused the other, must not change places. */
+static __always_inline u64 blkrelay_clock_tsc(void)
+{
+	return rdtsc_ordered();
+}
+#else
+static __always_inline bool blkrelay_clock_is_tsc(void)
+{
+	return false;
+}
+
+static __always_inline u64 blkrelay_clock_tsc(void)
+{
+	return 0;
+}
+#endif
+
+/*
+ * ktime_get_mono_fast_ns() may step back by the clock's last slew when it races with a timekeeping update:
+ * the stream must not.
+ */
+static u64 blkrelay_clock_mono(struct blkrelay_cpu *cpu)
+{
+	u64 now = ktime_get_mono_fast_ns();
+
+	if (now > cpu->last)
+		cpu->last = now;
+	return cpu->last;
+}
+
+/* Interrupts are off, so times are given out in the order of the slots. */
+u64 blkrelay_clock(struct blkrelay_cpu *cpu)
+{
+	return blkrelay_clock_is_tsc() ? blkrelay_clock_tsc() : blkrelay_clock_mono(cpu);
+}
+
+/* Only between traces. */
+void blkrelay_clock_use_tsc(bool tsc)
+{
+#ifdef CONFIG_X86_64
+	if (tsc)
+		static_branch_enable(&blkrelay_tsc);
+	else
+		static_branch_disable(&blkrelay_tsc);
+#endif
+}
+
+/* 0: this machine has no TSC. */
+u32 blkrelay_tsc_khz(void)
+{
+#ifdef CONFIG_X86_64
+	return tsc_khz;
+#else
+	return 0;
+#endif
+}
+
+/* ---- The fast path ----------------------------------------------------------------------------- */
+
+/* A pid fits beside the action without a mask. */
+static_assert(PID_MAX_LIMIT <= BLKRELAY_PID_MASK);
+static_assert(sizeof(struct blkrelay_record) == BLKRELAY_RECORD_SIZE);
+static_assert(sizeof(struct blkrelay_task) == BLKRELAY_RECORD_SIZE);
+static_assert(sizeof(struct blkrelay_from) == BLKRELAY_RECORD_SIZE);
+static_assert(sizeof(struct blkrelay_device) == 3 * BLKRELAY_RECORD_SIZE);
+static_assert(sizeof(struct blkrelay_seen) == 32);
+static_assert(sizeof_field(struct blkrelay_task, comm) == TASK_COMM_LEN);
+
+enum who {
+	WHO_NOBODY,	/* completion: whoever was interrupted is not the owner */
+	WHO_PID,	/* the task must have been named */
+	WHO_COMM,	/* ... and by its present comm */
+};
+
+static __always_inline bool named(const struct blkrelay_cpu *cpu, enum who who, u32 pid)
+{
+	const struct blkrelay_seen *seen = &cpu->tasks[pid % BLKRELAY_TASKS];
+
+	if (seen->pid != pid)
+		return false;
+	if (who != WHO_COMM)
+		return true;
+	return seen->comm[0] == get_unaligned((u64 *)current->comm) &&
+	       seen->comm[1] == get_unaligned((u64 *)(current->comm + 8));
+}
+
+/* Stores an event, if there is room for it and all names have been given. Interrupts are off. */
+static __always_inline bool store(struct blkrelay_cpu *cpu, bool tsc, u64 place, u64 size_op,
+				  u64 id_who, const struct blkrelay_from *from, enum who who,
+				  u32 pid)
+{
+	const ptrdiff_t words = (from ? 2 : 1) * BLKRELAY_RECORD_SIZE / sizeof(u64);
+	u32 queue = place >> BLKRELAY_SECTOR_BITS;
+	u64 *slot = cpu->pos;
+
+	if (unlikely((who != WHO_NOBODY && !named(cpu, who, pid)) ||
+		     cpu->queues[queue % BLKRELAY_QUEUES] != queue ||
+		     cpu->end - slot < words))
+		return false;
+
+	slot[0] = tsc ? blkrelay_clock_tsc() : blkrelay_clock_mono(cpu);
+	slot[1] = place;
+	slot[2] = size_op;
+	slot[3] = id_who;
+	if (from) {
+		memcpy(slot + 4, from, sizeof(*from));
+		cpu->side++;
+	}
+	cpu->pos = slot + words;
+	return true;
+}
+
+/*
+ * All that is not the fast path. Out of line, with what it needs in registers and the last thing that emit()
+ * does, so that the fast path saves no register for it.
+ */
+static noinline void emit_rest(u64 place, u64 size_op, u64 id_who, struct request_queue *q,
+			       const struct blkrelay_from *from, unsigned long flags)
+{
+	struct blkrelay_cpu *cpu = this_cpu_ptr(&blkrelay_cpus);
+	bool complete = (u8)(id_who >> (32 + BLKRELAY_WHO_SHIFT)) == BLKRELAY_C;
+
+	if (blkrelay_clock_is_tsc() ||
+	    !store(cpu, false, place, size_op, id_who, from, complete ? WHO_NOBODY : WHO_COMM,
+		   current->pid))
+		blkrelay_emit_slow(cpu, place, size_op, id_who, q, from);
+	local_irq_restore(flags);
+}
+
+static __always_inline void emit(u64 place, u64 size_op, u64 id_who, struct request_queue *q,
+				 const struct blkrelay_from *from, enum who who)
+{
+	unsigned long flags;
+	u32 pid = 0;
+
+	if (who != WHO_NOBODY) {
+		pid = current->pid;
+		id_who |= (u64)pid << 32;
+	}
+
+	/* CPU, time, order and slot belong together: no interrupt, and no migration, comes between. */
+	local_irq_save(flags);
+	if (likely(blkrelay_clock_is_tsc() &&
+		   store(this_cpu_ptr(&blkrelay_cpus), true, place, size_op, id_who, from, who, pid)))
+		local_irq_restore(flags);
+	else
+		emit_rest(place, size_op, id_who, q, from, flags);
+}
+
+void blkrelay_emit(u64 place, u64 size_op, u64 id_who, struct request_queue *q)
+{
+	emit(place, size_op, id_who, q, NULL, WHO_PID);
+}
+
+void blkrelay_emit_bio_queue(u64 place, u64 size_op, u64 id_who, struct request_queue *q)
+{
+	emit(place, size_op, id_who, q, NULL, WHO_COMM);
+}
+
+void blkrelay_emit_complete(u64 place, u64 size_op, u64 id_who, struct request_queue *q)
+{
+	emit(place, size_op, id_who, q, NULL, WHO_NOBODY);
+}
+
+void blkrelay_emit_remap(u64 place, u64 size_op, u64 id_who, struct request_queue *q,
+			 const struct blkrelay_from *from)
+{
+	emit(place, size_op, id_who, q, from, WHO_PID);
+}
+
+/* ---- Tasks ------------------------------------------------------------------------------------- */
+
+/* Whether the current task has been named, by its present comm. */
+bool blkrelay_task_named(const struct blkrelay_cpu *cpu)
+{
+	return named(cpu, WHO_COMM, current->pid);
+}
+
+/*
+ * Here and not in Rust: in a kernel without SCHEDSTATS bindgen gets task_struct's layout wrong. comm may be
+ * rewritten meanwhile; what counts is that the record and the table agree, so that the next Q compares with
+ * what was written.
+ */
+void blkrelay_name_task(struct blkrelay_cpu *cpu, struct blkrelay_task *task)
+{
+	struct blkrelay_seen *seen = &cpu->tasks[(u32)current->pid % BLKRELAY_TASKS];
+
+	seen->comm[0] = get_unaligned((u64 *)current->comm);
+	seen->comm[1] = get_unaligned((u64 *)(current->comm + 8));
+	seen->pid = current->pid;
+
+	memcpy(task->comm, seen->comm, sizeof(task->comm));
+	task->comm[sizeof(task->comm) - 1] = '\0';
+	task->pid = current->pid;
+	task->tgid = current->tgid;
+	task->reserved = 0;
+	task->who = (u32)BLKRELAY_TASK << BLKRELAY_WHO_SHIFT | 1;
+}
+
+u32 blkrelay_current_pid(void)
+{
+	return current->pid;
+}
+
+/* ---- Per-CPU data ------------------------------------------------------------------------------ */
+
+struct blkrelay_cpu *blkrelay_cpu_ptr(unsigned int cpu)
+{
+	return per_cpu_ptr(&blkrelay_cpus, cpu);
+}
+
+/* Interrupts or preemption are off. */
+struct blkrelay_cpu *blkrelay_this_cpu(void)
+{
+	return this_cpu_ptr(&blkrelay_cpus);
+}
+
+struct rchan_buf *blkrelay_buf(struct rchan *chan, unsigned int cpu)
+{
+	return READ_ONCE(*per_cpu_ptr(chan->buf, cpu));
+}
+
+bool blkrelay_cpu_possible(unsigned int cpu)
+{
+	return cpu < nr_cpu_ids && cpu_possible(cpu);
+}
+
+bool blkrelay_cpu_online(unsigned int cpu)
+{
+	return cpu < nr_cpu_ids && cpu_online(cpu);
+}
+
+unsigned int blkrelay_online_cpus(void)
+{
+	return num_online_cpus();
+}
+
+u64 blkrelay_ram_bytes(void)
+{
+	return (u64)totalram_pages() << PAGE_SHIFT;
+}
+
+/* ---- Devices ----------------------------------------------------------------------------------- */
+
+/*
+ * The id of the request queue behind a block device, partitions included, or a negative errno. The device
+ * is opened for that moment only: a trace must not keep a disk from going away.
+ */
+int blkrelay_queue_id(unsigned int major, unsigned int minor)
+{
+	struct file *file;
+	int id;
+
+	file = bdev_file_open_by_dev(MKDEV(major, minor), BLK_OPEN_READ | BLK_OPEN_NDELAY, NULL, NULL);
+	if (IS_ERR(file))
+		return PTR_ERR(file);
+	id = bdev_get_queue(file_bdev(file))->id;
+	bdev_fput(file);
+	return id;
+}
+
+/* ---- Tracepoints ------------------------------------------------------------------------------- */
+
+void blkrelay_synchronize_probes(void)
+{
+	tracepoint_synchronize_unregister();
+}
+
+/*
+ * A probe is registered as a void pointer. This is where the compiler compares it with the tracepoint; the
+ * Rust side compares its definitions with the same declarations (probes.rs).
+ */
+static void __maybe_unused blkrelay_check_signatures(void)
+{
+	check_trace_callback_type_block_bio_queue(blkrelay_probe_bio_queue);
+	check_trace_callback_type_block_getrq(blkrelay_probe_getrq);
+	check_trace_callback_type_block_bio_backmerge(blkrelay_probe_bio_backmerge);
+	check_trace_callback_type_block_bio_frontmerge(blkrelay_probe_bio_frontmerge);
+	check_trace_callback_type_block_rq_insert(blkrelay_probe_rq_insert);
+	check_trace_callback_type_block_rq_requeue(blkrelay_probe_rq_requeue);
+	check_trace_callback_type_block_rq_issue(blkrelay_probe_rq_issue);
+	check_trace_callback_type_block_rq_merge(blkrelay_probe_rq_merge);
+	check_trace_callback_type_block_rq_complete(blkrelay_probe_rq_complete);
+	check_trace_callback_type_block_plug(blkrelay_probe_plug);
+	check_trace_callback_type_block_unplug(blkrelay_probe_unplug);
+	check_trace_callback_type_block_split(blkrelay_probe_split);
+	check_trace_callback_type_block_bio_remap(blkrelay_probe_bio_remap);
+	check_trace_callback_type_block_bio_complete(blkrelay_probe_bio_complete);
+}
+
+/* ---- Readers ----------------------------------------------------------------------------------- */
+
+/*
+ * In module memory and not in struct rchan_buf: an epoll set keeps a pointer to @wait until its file is
+ * closed, and an open file keeps the module, but not the channel.
+ */
+struct blkrelay_reader {
+	wait_queue_head_t wait;
+	struct irq_work work;
+	atomic_t taken;
+};
+
+static DEFINE_PER_CPU(struct blkrelay_reader, blkrelay_readers);
+
+static void blkrelay_reader_wake_work(struct irq_work *work)
+{
+	struct blkrelay_reader *reader = container_of(work, struct blkrelay_reader, work);
+
+	wake_up_interruptible_all(&reader->wait);
+}
+
+void blkrelay_readers_init(void)
+{
+	unsigned int cpu;
+
+	for_each_possible_cpu(cpu) {
+		struct blkrelay_reader *reader = per_cpu_ptr(&blkrelay_readers, cpu);
+
+		init_waitqueue_head(&reader->wait);
+		init_irq_work(&reader->work, blkrelay_reader_wake_work);
+		atomic_set(&reader->taken, 0);
+	}
+}
+
+/* No wake-up is under way when this returns, and none is asked for any more. */
+void blkrelay_readers_sync(void)
+{
+	unsigned int cpu;
+
+	for_each_possible_cpu(cpu)
+		irq_work_sync(&per_cpu_ptr(&blkrelay_readers, cpu)->work);
+}
+
+/* A stream has one reader at a time: what read() hands out is consumed. */
+bool blkrelay_reader_take(unsigned int cpu)
+{
+	return !atomic_xchg(&per_cpu_ptr(&blkrelay_readers, cpu)->taken, 1);
+}
+
+void blkrelay_reader_release(unsigned int cpu)
+{
+	atomic_set_release(&per_cpu_ptr(&blkrelay_readers, cpu)->taken, 0);
+}
+
+bool blkrelay_reader_taken(unsigned int cpu)
+{
+	return atomic_read(&per_cpu_ptr(&blkrelay_readers, cpu)->taken);
+}
+
+void blkrelay_reader_poll(unsigned int cpu, struct file *file, struct poll_table_struct *table)
+{
+	poll_wait(file, &per_cpu_ptr(&blkrelay_readers, cpu)->wait, table);
+}
+
+/*
+ * From a probe: possibly with the runqueue's or any other lock held, so the wake-up itself is deferred. The
+ * barrier in wq_has_sleeper() pairs with the one in poll_wait().
+ */
+void blkrelay_reader_wake(unsigned int cpu)
+{
+	struct blkrelay_reader *reader = per_cpu_ptr(&blkrelay_readers, cpu);
+
+	if (wq_has_sleeper(&reader->wait))
+		irq_work_queue(&reader->work);
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * blkrelay: what the C shim and the Rust module share. bindgen reads this file, and through it the
+ * contract (blkrelay.h) and the declarations of <linux/relay.h>.
+ *
+ * Only what Rust cannot say on this kernel stands in the shim: per-CPU variables, static inlines, macros,
+ * and the instruction-level fast path that depends on them.
+ */
+#ifndef _BLKRELAY_SHIM_H
+#define _BLKRELAY_SHIM_H
+
+#include <linux/blk-mq.h>
+#include <linux/blkdev.h>
+#include <linux/fs.h>
+#include <linux/poll.h>
+#include <linux/relay.h>
+#include <linux/timekeeping.h>
+#include <linux/tracepoint.h>
+
+#include "blkrelay.h"
+
+/* Entries of the direct-mapped per-CPU tables below. Powers of two. */
+#define BLKRELAY_TASKS	16
+#define BLKRELAY_QUEUES	16
+
+/**
+ * struct blkrelay_seen - a task that this sub-buffer has named
+ * @comm: its comm as it was named
+ * @pid:  its thread id, or BLKRELAY_NOBODY
+ * @reserved: makes an entry's address a shift
+ */
+struct blkrelay_seen {
+	u64 comm[2];
+	u32 pid;
+	u32 reserved[3];
+};
+
+/* No thread and no queue has this id. */
+#define BLKRELAY_NOBODY	0xffffffffu
+
+/**
+ * struct blkrelay_cpu - one CPU's end of the stream
+ * @pos:     next free slot
+ * @end:     end of the sub-buffer; with @pos NULL when no sub-buffer has been begun
+ * @last:    latest time given out (kept up for BLKRELAY_CLOCK_MONO only)
+ * @side:    slots of side records in this sub-buffer
+ * @cpu:     which CPU this is
+ * @queues:  queue ids that this sub-buffer has named, direct-mapped
+ * @tasks:   tasks that this sub-buffer has named, direct-mapped
+ * @subbuf:  head of the sub-buffer that has been begun, or NULL
+ * @seq:     number of that sub-buffer, or of the next one
+ * @events:  events in all finished sub-buffers
+ * @lost:    events that found no room
+ * @lost_first: @lost_last: their times since the last sub-buffer was begun, 0 if none
+ *
+ * Written by its own CPU with interrupts off; by others only while no probe can run there (the CPU is
+ * offline, or all probes are unregistered and synchronised).
+ */
+struct blkrelay_cpu {
+	u64 *pos;
+	u64 *end;
+	u64 last;
+	u32 side;
+	u32 cpu;
+	u32 queues[BLKRELAY_QUEUES];
+	struct blkrelay_seen tasks[BLKRELAY_TASKS];
+	struct blkrelay_subbuf *subbuf;
+	u64 seq;
+	u64 events;
+	u64 lost;
+	u64 lost_first;
+	u64 lost_last;
+};
+
+/*
+ * Where Rust believes a kernel field to be is compared with this at compile time (layout.rs): bindgen has
+ * been seen to drop the alignment of a member, which moves every later field in silence.
+ */
+#define BLKRELAY_FIELD(type, field) \
+	BLKRELAY_AT_##type##_##field = offsetof(struct type, field)
+
+enum blkrelay_layout {
+	BLKRELAY_FIELD(request, q),
+	BLKRELAY_FIELD(request, mq_hctx),
+	BLKRELAY_FIELD(request, cmd_flags),
+	BLKRELAY_FIELD(request, tag),
+	BLKRELAY_FIELD(request, internal_tag),
+	BLKRELAY_FIELD(request, __data_len),
+	BLKRELAY_FIELD(request, __sector),
+	BLKRELAY_FIELD(request, bio),
+	BLKRELAY_FIELD(blk_mq_hw_ctx, queue_num),
+	BLKRELAY_FIELD(bio, bi_bdev),
+	BLKRELAY_FIELD(bio, bi_opf),
+	BLKRELAY_FIELD(bio, bi_iter),
+	BLKRELAY_FIELD(bvec_iter, bi_sector),
+	BLKRELAY_FIELD(bvec_iter, bi_size),
+	BLKRELAY_FIELD(block_device, bd_queue),
+	BLKRELAY_FIELD(block_device, bd_nr_sectors),
+	BLKRELAY_FIELD(request_queue, id),
+	BLKRELAY_FIELD(request_queue, disk),
+	BLKRELAY_FIELD(request_queue, limits),
+	BLKRELAY_FIELD(request_queue, nr_hw_queues),
+	BLKRELAY_FIELD(queue_limits, logical_block_size),
+	BLKRELAY_FIELD(gendisk, major),
+	BLKRELAY_FIELD(gendisk, first_minor),
+	BLKRELAY_FIELD(gendisk, disk_name),
+	BLKRELAY_FIELD(gendisk, part0),
+	BLKRELAY_FIELD(gendisk, diskseq),
+	BLKRELAY_FIELD(rchan_buf, start),
+	BLKRELAY_FIELD(rchan_buf, data),
+	BLKRELAY_FIELD(rchan_buf, offset),
+	BLKRELAY_FIELD(rchan_buf, subbufs_produced),
+	BLKRELAY_FIELD(rchan_buf, subbufs_consumed),
+	BLKRELAY_FIELD(rchan_buf, cpu),
+	BLKRELAY_FIELD(rchan_callbacks, subbuf_start),
+	BLKRELAY_FIELD(rchan_callbacks, create_buf_file),
+	BLKRELAY_FIELD(rchan_callbacks, remove_buf_file),
+	BLKRELAY_FIELD(tracepoint, name),
+	BLKRELAY_FIELD(inode, i_private),
+	BLKRELAY_FIELD(file, private_data),
+	BLKRELAY_FIELD(file_operations, owner),
+	BLKRELAY_FIELD(file_operations, llseek),
+	BLKRELAY_FIELD(file_operations, read),
+	BLKRELAY_FIELD(file_operations, write),
+	BLKRELAY_FIELD(file_operations, poll),
+	BLKRELAY_FIELD(file_operations, open),
+	BLKRELAY_FIELD(file_operations, release),
+	BLKRELAY_FIELD(system_time_snapshot, systime),
+	BLKRELAY_FIELD(system_time_snapshot, monoraw),
+	BLKRELAY_FIELD(system_time_snapshot, cs_id),
+};
+
+/*
+ * Recording one event on this CPU. @place, @size_op and @id_who are the last three words of a struct
+ * blkrelay_record but for the pid, which is added here; @q is the queue that @place names.
+ */
+void blkrelay_emit(u64 place, u64 size_op, u64 id_who, struct request_queue *q);
+void blkrelay_emit_bio_queue(u64 place, u64 size_op, u64 id_who, struct request_queue *q);
+void blkrelay_emit_complete(u64 place, u64 size_op, u64 id_who, struct request_queue *q);
+void blkrelay_emit_remap(u64 place, u64 size_op, u64 id_who, struct request_queue *q,
+			 const struct blkrelay_from *from);
+
+/* channel.rs: an event that does not fit, or whose task or queue has not been named. Interrupts are off. */
+void blkrelay_emit_slow(struct blkrelay_cpu *cpu, u64 place, u64 size_op, u64 id_who,
+			struct request_queue *q, const struct blkrelay_from *from);
+
+/* probes.rs */
+void blkrelay_probe_bio_queue(void *data, struct bio *bio);
+void blkrelay_probe_getrq(void *data, struct bio *bio);
+void blkrelay_probe_bio_backmerge(void *data, struct bio *bio);
+void blkrelay_probe_bio_frontmerge(void *data, struct bio *bio);
+void blkrelay_probe_rq_insert(void *data, struct request *rq);
+void blkrelay_probe_rq_requeue(void *data, struct request *rq);
+void blkrelay_probe_rq_issue(void *data, struct request *rq);
+void blkrelay_probe_rq_merge(void *data, struct request *rq);
+void blkrelay_probe_rq_complete(void *data, struct request *rq, blk_status_t error,
+				unsigned int nr_bytes);
+void blkrelay_probe_plug(void *data, struct request_queue *q);
+void blkrelay_probe_unplug(void *data, struct request_queue *q, unsigned int depth, bool explicit);
+void blkrelay_probe_split(void *data, struct bio *bio, unsigned int new_sector);
+void blkrelay_probe_bio_remap(void *data, struct bio *bio, dev_t dev, sector_t from);
+void blkrelay_probe_bio_complete(void *data, struct request_queue *q, struct bio *bio);
+
+void blkrelay_synchronize_probes(void);
+
+u64 blkrelay_clock(struct blkrelay_cpu *cpu);
+void blkrelay_clock_use_tsc(bool tsc);
+u32 blkrelay_tsc_khz(void);
+
+struct blkrelay_cpu *blkrelay_cpu_ptr(unsigned int cpu);
+struct blkrelay_cpu *blkrelay_this_cpu(void);
+struct rchan_buf *blkrelay_buf(struct rchan *chan, unsigned int cpu);
+bool blkrelay_task_named(const struct blkrelay_cpu *cpu);
+void blkrelay_name_task(struct blkrelay_cpu *cpu, struct blkrelay_task *task);
+u32 blkrelay_current_pid(void);
+
+bool blkrelay_cpu_possible(unsigned int cpu);
+bool blkrelay_cpu_online(unsigned int cpu);
+unsigned int blkrelay_online_cpus(void);
+u64 blkrelay_ram_bytes(void);
+int blkrelay_queue_id(unsigned int major, unsigned int minor);
+
+void blkrelay_readers_init(void);
+void blkrelay_readers_sync(void);
+bool blkrelay_reader_take(unsigned int cpu);
+void blkrelay_reader_release(unsigned int cpu);
+bool blkrelay_reader_taken(unsigned int cpu);
+void blkrelay_reader_poll(unsigned int cpu, struct file *file, struct poll_table_struct *table);
+void blkrelay_reader_wake(unsigned int cpu);
+
+#endif /* _BLKRELAY_SHIM_H */
