@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-2.0
+#
+# The one entry: `make help` lists what it does. The module itself is built by Kbuild.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+
+# Debian's compilers, not what happens to be first in PATH: the kernel, the module and the guest's programs
+# are built with them. Both may be set on the command line.
+CARGO ?= /usr/bin/cargo
+RUSTC ?= /usr/bin/rustc
+export CARGO RUSTC
+export PATH := $(if $(findstring /,$(CARGO)),$(abspath $(dir $(CARGO))):)$(PATH)
+
+FLAVOR ?= trace
+KDIR ?=
+
+target := userspace/target/x86_64-unknown-linux-gnu/release
+lab := $(target)/blkrelay-lab
+cargo = cd userspace && $(CARGO)
+shell_scripts := qemu/install qemu/init .ci/run $(wildcard qemu/workloads/*.sh qemu/tests/*.sh)
+
+# The order of prerequisites matters: nothing can be built before it is installed.
+.NOTPARALLEL:
+.PHONY: help demo test kernel module userspace lint fmt doc clean install cargo
+
+help: ## this list
+	@echo "usage: make TARGET [FLAVOR=trace|debug] [KDIR=DIR] [CARGO=...] [RUSTC=...]"
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+
+demo: install userspace ## from a fresh machine to a traced workload and what tracing it cost
+	@$(lab) demo
+
+test: install userspace ## from a fresh machine: every test, on the host and in guests
+	@$(cargo) test --release --workspace
+	@$(lab) test
+
+kernel: userspace ## the test kernel of FLAVOR, in the cache
+	@$(lab) kernel --flavor $(FLAVOR)
+
+module: userspace ## blkrelay.ko for the kernel tree at KDIR, or for the test kernel of FLAVOR
+	@$(lab) module $(if $(KDIR),--kdir '$(KDIR)',--flavor $(FLAVOR))
+
+userspace: cargo ## the reader and the lab, static binaries in userspace/target
+	@$(cargo) build --release --workspace
+	@echo "built: $(target)/blkrelay $(lab)"
+
+lint: install userspace ## rustfmt, clippy, shellcheck; the kernel's rustfmt, clippy and checkpatch
+	$(cargo) fmt --all --check
+	$(cargo) clippy --release --workspace --all-targets -- -D warnings
+	shellcheck $(shell_scripts)
+	kdir=$$($(lab) kernel --flavor trace | sed -n 's/^kdir *//p') && \
+	rustfmt --check --edition 2021 --config-path $$kdir/source/.rustfmt.toml module/*.rs && \
+	perl $$kdir/source/scripts/checkpatch.pl --no-tree --quiet --strict --file \
+		--max-line-length=110 module/*.c module/*.h
+	$(lab) module --flavor trace --clippy
+
+fmt: cargo ## formats all Rust
+	$(cargo) fmt --all
+	rustfmt --edition 2021 module/*.rs
+
+doc: cargo ## the documentation of the userspace crates, in userspace/target
+	$(cargo) doc --workspace --no-deps
+
+clean: ## removes what was built in the checkout; the cache stays
+	rm -rf out userspace/target
+
+# As root, or through sudo for the packages only. A moment where nothing is missing.
+install:
+	@qemu/install
+
+cargo:
+	@command -v $(CARGO) >/dev/null || { echo "$(CARGO) is missing: run qemu/install" >&2; exit 1; }
