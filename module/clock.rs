@@ -42,7 +42,7 @@ impl Clock {
         // SAFETY: Reads a variable that is constant after boot.
         let khz = unsafe { abi::blkrelay_tsc_khz() };
 
-        if khz != 0 && snapshot(bindings::CLOCK_MONOTONIC).cs_id == TSC {
+        if khz != 0 && counts_tsc(&snapshot(bindings::CLOCK_MONOTONIC)) {
             Self::Tsc { khz }
         } else {
             Self::Mono
@@ -82,7 +82,7 @@ impl Clock {
         // The second snapshot is later by this much.
         let later = real.monoraw.wrapping_sub(mono.monoraw);
         let exact = match self {
-            Self::Tsc { .. } => mono.cs_id == TSC,
+            Self::Tsc { .. } => counts_tsc(&mono),
             Self::Mono => true,
         };
 
@@ -99,7 +99,14 @@ impl Clock {
     }
 }
 
-const TSC: bindings::clocksource_ids = bindings::clocksource_ids_CSID_X86_TSC;
+/// Whether the kernel's timekeeping read the TSC for this. In the first second or so after boot it goes by the
+/// name of tsc-early: the same counter, at a rate that is not refined yet.
+fn counts_tsc(snapshot: &bindings::system_time_snapshot) -> bool {
+    matches!(
+        snapshot.cs_id,
+        bindings::clocksource_ids_CSID_X86_TSC | bindings::clocksource_ids_CSID_X86_TSC_EARLY
+    )
+}
 
 fn snapshot(clock: u32) -> bindings::system_time_snapshot {
     let mut snapshot = bindings::system_time_snapshot::default();
