@@ -23,11 +23,19 @@ done
 
 workload_setup
 
+# I/Os that the workload's disks completed: reads, writes, discards and flushes.
+ios() {
+	for device in $WORKLOAD_DEVICES; do cat "/sys/block/${device##*/}/stat"; done |
+		awk '{ n += $1 + $5 + $12 + $16 } END { print n }'
+}
+
 . /lab/arm
 
 # A state that loads nothing reads the module all the same.
 cat /lab/blkrelay.ko >/dev/null
+before=$(ios)
 state_start "$STATE" "$WORKLOAD_DEVICES"
 # shellcheck disable=SC2086 # a list of options
 workload_run $SINKS
+echo "@result traced_ios=$(($(ios) - before))"
 state_stop "$STATE"

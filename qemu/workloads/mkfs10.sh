@@ -38,13 +38,6 @@ workload_setup() {
 	END
 }
 
-# I/Os that the disks completed: reads, writes, discards and flushes.
-ios() {
-	cat /sys/block/vol*/stat | awk '{ n += $1 + $5 + $12 + $16 } END { print n }'
-}
-
 workload_run() {
-	before=$(ios)
 	blkrelay-guest window mkfs10 "$@" -- sh /tmp/mkfs10 "$VOLUMES"
-	echo "@result workload=mkfs10 ios=$(($(ios) - before))"
 }

@@ -5,11 +5,12 @@
 # tracer's cost per I/O shows best. Four events a read: Q G D C.
 #
 # Source: the loop that block-layer developers use to see a change in the path itself (fio --direct=1
-# --bs=4k --iodepth=1 on null_blk), as fixed work: 98304 reads in the window, after as many that bring
-# caches and the tracer's reader to a steady state. Prints one window, `read4k`.
+# --bs=4k --iodepth=1 on null_blk), as fixed work: 65536 reads in the window, after 16384
+# that bring caches and the tracer's reader to a steady state. Prints one window, `read4k`.
 
 WORKLOAD_DEVICES=/dev/nullb9
-READS=98304
+READS=65536
+WARM=16384
 
 workload_setup() {
 	d=/sys/kernel/config/nullb/nullb9
@@ -24,5 +25,5 @@ workload_setup() {
 }
 
 workload_run() {
-	blkrelay-guest read4k --dev $WORKLOAD_DEVICES --warm $READS --count $READS "$@"
+	blkrelay-guest read4k --dev $WORKLOAD_DEVICES --warm $WARM --count $READS "$@"
 }

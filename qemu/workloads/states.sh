@@ -105,7 +105,8 @@ state_stop() {
 		for word in $(sed -n 's/.*dropped \([0-9]*\).*/\1/p' /tmp/trace/log); do
 			lost=$((lost + word))
 		done
-		echo "@result tracer=blktrace events=$(blkrelay-guest count-blktrace /tmp/trace/*.blktrace.*) lost=$lost"
+		events=$(blkrelay-guest count-blktrace /tmp/trace/*.blktrace.*)
+		echo "@result tracer=blktrace events=$events lost=$lost"
 		;;
 	esac
 }

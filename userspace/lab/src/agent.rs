@@ -6,6 +6,7 @@
 //! without instructions. Every window says how often it was idle, and fails if it was.
 
 use anyhow::{bail, Context, Result};
+use blkrelay_format::blktrace;
 use nix::libc;
 use rand_pcg::rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -203,6 +204,23 @@ pub fn read4k(dev: &Path, warm: u64, count: u64, sinks: &[PathBuf]) -> Result<Co
     let counted = window.close(count)?;
     done.with_context(|| dev.display().to_string())?;
     Ok(counted)
+}
+
+/// Number of block events in files of blktrace.
+///
+/// # Errors
+///
+/// When a file cannot be read or is not blktrace's.
+pub fn count_blktrace(files: &[PathBuf]) -> Result<u64> {
+    let mut events = 0;
+    for path in files {
+        let data = std::fs::read(path).with_context(|| path.display().to_string())?;
+        for event in blktrace::Reader::new(&data) {
+            let event = event.with_context(|| path.display().to_string())?;
+            events += u64::from(event.notify().is_none());
+        }
+    }
+    Ok(events)
 }
 
 /// Which direction [`io`] goes.

@@ -279,8 +279,14 @@ fn arguments(spec: &Spec, console: &Path, images: &Images) -> Result<Vec<String>
     // pit, pic: a guest under TCG wedges without them. acpi: with it the virtio-mmio devices are not
     // put on the command line of a kernel that has no ACPI.
     add(&["-machine", "microvm,pit=on,pic=on,rtc=on,acpi=off"]);
-    // -cpu max: the counted instructions are the same on every host, and RDRAND follows -seed.
-    add(&["-cpu", "max", "-seed", &spec.seed.to_string()]);
+    // -cpu max: the counted instructions are the same on every host, and RDRAND follows -seed. Without
+    // fast string operations: each step of a REP counts as an instruction, and a kernel that believes
+    // them fast copies a byte a step, at the price of eight.
+    let cpu = match spec.mode {
+        Mode::Count => "max,-erms,-fsrm",
+        Mode::Emulated => "max",
+    };
+    add(&["-cpu", cpu, "-seed", &spec.seed.to_string()]);
     add(&["-m", &format!("{}M", spec.memory_mib)]);
     add(&["-smp", &spec.cpus.to_string()]);
     add(&["-kernel", &spec.kernel.to_string_lossy()]);
@@ -302,8 +308,9 @@ fn arguments(spec: &Spec, console: &Path, images: &Images) -> Result<Vec<String>
             add(&["-icount", "shift=0,sleep=off,align=off"]);
             add(&["-rtc", "base=2026-01-01T00:00:00,clock=vm"]);
             // Calibrating the local APIC's timer would take 20 s of instructions. Messages below
-            // warning would be counted too.
-            cmdline += " nolapic_timer loglevel=5";
+            // warning would be counted too. tsc=reliable: there is no second clock to check it by, and a
+            // TSC that awaits its check keeps the kernel on a periodic tick, which does not count idle.
+            cmdline += " nolapic_timer loglevel=5 tsc=reliable";
         }
         Mode::Emulated => {
             add(&["-accel", "tcg,thread=multi"]);

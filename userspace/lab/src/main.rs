@@ -5,7 +5,7 @@
 //! each of the two lists here.
 
 use anyhow::Result;
-use blkrelay_lab::{cli, kernel, module_build, preflight};
+use blkrelay_lab::{cli, kernel, measure, module_build, preflight};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -27,6 +27,8 @@ enum Command {
     Module(module_build::Args),
     /// Boots a guest and runs one script in it; exits with the script's status.
     Boot(cli::boot::Args),
+    /// Counts what the states of the tracers cost on the workloads.
+    Measure(measure::Args),
 }
 
 fn main() -> ExitCode {
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         Command::Kernel(args) => kernel::run(&args),
         Command::Module(args) => module_build::run(&args),
         Command::Boot(args) => cli::boot::run(&args),
+        Command::Measure(args) => measure::run(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("blkrelay-lab: {error:#}");

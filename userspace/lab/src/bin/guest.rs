@@ -45,6 +45,11 @@ enum Command {
         #[arg(long)]
         sink: Vec<PathBuf>,
     },
+    /// Prints the number of block events in blktrace's files; notes about the trace do not count.
+    CountBlktrace {
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
     /// A fixed sequence of reads or writes.
     Io(agent::Io),
 }
@@ -90,6 +95,7 @@ fn run(command: Command) -> Result<ExitCode> {
             println!("{counted}");
             counted.check()?;
         }
+        Command::CountBlktrace { files } => println!("{}", agent::count_blktrace(&files)?),
         Command::Io(io) => agent::io(&io)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -1,0 +1,825 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What a tracer costs, in guest instructions: boots in count mode, one window each.
+//!
+//! `read4k` is stateless and its windows are long, so it is compared in pairs: the boots of a pair have one
+//! perturbation and are alike to the instruction up to the line of the job that reads the state (see
+//! qemu/workloads/measure.sh). `mkfs10` decides by its own data where blocks go, and a pair's boots drift
+//! apart at the first difference: there every boot draws its own perturbation, and arms are unpaired.
+//!
+//! The number of boots is fixed before the run. Everything random is drawn from one seed: states, order
+//! and perturbations of a run with the same seed are the same, and so are its counts.
+
+use crate::boot::{self, Mode, Outcome, Spec};
+use crate::initramfs::{self, Builder, Image};
+use crate::kernel::{self, Flavor, Kernel};
+use crate::stats::{self, Estimate};
+use crate::summary::{self, MadeFrom, Row, Summary};
+use crate::{module_build, progress};
+use anyhow::{bail, ensure, Context, Result};
+use rand_pcg::rand_core::{RngCore, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// A state of the tracers; see qemu/workloads/states.sh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum State {
+    /// The module is not loaded: the baseline.
+    None,
+    /// Loaded, not started.
+    Off,
+    /// Recording, the reader writing to tmpfs.
+    On,
+    /// The kernel's blktrace instead, its reader writing to tmpfs.
+    Blktrace,
+}
+
+impl State {
+    /// The name in summaries and for the guest.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Off => "off",
+            Self::On => "on",
+            Self::Blktrace => "blktrace",
+        }
+    }
+
+    fn records(self) -> bool {
+        matches!(self, Self::On | Self::Blktrace)
+    }
+}
+
+/// A workload for count mode; see qemu/workloads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Workload {
+    /// 4 KiB O_DIRECT reads.
+    Read4k,
+    /// Ten volumes in parallel: mkfs.ext3, mount, unmount.
+    Mkfs10,
+}
+
+impl Workload {
+    /// The name in summaries.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read4k => "read4k",
+            Self::Mkfs10 => "mkfs10",
+        }
+    }
+
+    fn script(self) -> &'static str {
+        match self {
+            Self::Read4k => include_str!("../../../qemu/workloads/read4k.sh"),
+            Self::Mkfs10 => include_str!("../../../qemu/workloads/mkfs10.sh"),
+        }
+    }
+
+    fn paired(self) -> bool {
+        self == Self::Read4k
+    }
+
+    /// Size in bytes and number of sub-buffers that both tracers get: so that the window fills many.
+    fn buffers(self) -> (u64, u64) {
+        match self {
+            Self::Read4k => (256 << 10, 8),
+            // A few thousand events in all: the smallest sub-buffers let the reader work meanwhile.
+            Self::Mkfs10 => (4 << 10, 64),
+        }
+    }
+
+    /// Sub-buffers that the reader must consume in a window for it to stand for a running trace.
+    fn consumed_at_least(self) -> u64 {
+        match self {
+            Self::Read4k => 16,
+            Self::Mkfs10 => 0,
+        }
+    }
+
+    /// Boots of a state: declared here, before any run. The states that are measured against a bar of
+    /// half an instruction get more.
+    pub fn boots(self, state: State) -> usize {
+        match (self, state) {
+            (Self::Read4k, State::None | State::Off) => 16,
+            (Self::Read4k, _) => 8,
+            (Self::Mkfs10, _) => 10,
+        }
+    }
+}
+
+/// Largest |median added per I/O| at which `off` on read4k counts as free, in instructions.
+pub const OFF_MARGIN_PER_IO: f64 = 0.5;
+/// Largest cost in per cent that counts as none, declared before the run.
+pub const MARGIN_PERCENT: f64 = 0.1;
+
+const JOB: &str = include_str!("../../../qemu/workloads/measure.sh");
+const STATES: &str = include_str!("../../../qemu/workloads/states.sh");
+
+/// What a boot draws so that chance in the layout of memory and time is averaged over instead of being
+/// taken for an effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Perturbation {
+    /// Bytes added to the kernel's command line.
+    pad: usize,
+    /// Processes forked before the workload.
+    forks: u64,
+    /// Guest memory in MiB.
+    memory_mib: u32,
+    /// Seed of the guest's random numbers.
+    seed: u64,
+}
+
+impl Perturbation {
+    /// The one declared population: 0 to 199 bytes, 0 to 39 forks, 1024 to 1087 MiB, any seed.
+    fn draw(stream: &str) -> Self {
+        let mut rng = rng(stream);
+        Self {
+            pad: (rng.next_u64() % 200) as usize,
+            forks: rng.next_u64() % 40,
+            memory_mib: 1024 + (rng.next_u64() % 64) as u32,
+            seed: rng.next_u64() >> 33,
+        }
+    }
+}
+
+/// A generator for one purpose: streams of different names are unrelated.
+fn rng(stream: &str) -> Pcg64Mcg {
+    let mut seed = [0; 16];
+    seed.copy_from_slice(&Sha256::digest(stream)[..16]);
+    Pcg64Mcg::from_seed(seed)
+}
+
+/// What the boots are made of.
+#[derive(Debug)]
+pub struct Setup {
+    /// The test kernel.
+    pub kernel: Kernel,
+    /// blkrelay.ko for it.
+    pub module: PathBuf,
+    /// The static reader.
+    pub reader: PathBuf,
+    /// Where boots leave their consoles.
+    pub dir: PathBuf,
+    /// QEMUs at a time; each counts with one thread.
+    pub jobs: usize,
+}
+
+impl Setup {
+    /// The trace kernel, the module for it, and the reader that stands beside this program; what is
+    /// missing is built.
+    ///
+    /// # Errors
+    ///
+    /// When something cannot be built, or the reader was not.
+    pub fn prepare(dir: &Path) -> Result<Self> {
+        let kernel = kernel::ensure(Flavor::Trace)?;
+        let module = module_build::build(&kernel.kdir, Some(Flavor::Trace), false)?;
+        Ok(Self {
+            kernel,
+            module,
+            reader: reader()?,
+            dir: dir.to_owned(),
+            jobs: std::thread::available_parallelism().map_or(1, usize::from),
+        })
+    }
+}
+
+/// How this program is called from where the user stands.
+pub fn program() -> String {
+    let exe = std::env::current_exe().unwrap_or_else(|_| "blkrelay-lab".into());
+    let here = std::env::current_dir().unwrap_or_default();
+    let short = exe.strip_prefix(&here).unwrap_or(&exe);
+    short.display().to_string()
+}
+
+/// The reader that was built with this program.
+///
+/// # Errors
+///
+/// When it was not.
+pub fn reader() -> Result<PathBuf> {
+    let lab = std::env::current_exe().context("this program's own path")?;
+    let reader = lab.with_file_name("blkrelay");
+    if !reader.is_file() {
+        bail!(
+            "{}: no such file: build it with `make userspace`",
+            reader.display()
+        );
+    }
+    Ok(reader)
+}
+
+/// What one boot counted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sample {
+    /// Instructions in the window.
+    pub ticks: u64,
+    /// I/Os in the window.
+    pub ios: u64,
+    /// Events recorded in the window.
+    pub events: f64,
+    /// Events lost, from start to stop.
+    pub lost: u64,
+    /// Bytes that the reader wrote in the window.
+    pub written: u64,
+    /// Bytes that it wrote after the stop.
+    pub drained: u64,
+}
+
+impl Sample {
+    fn of(outcome: &Outcome, workload: Workload, state: State) -> Result<Self> {
+        ensure!(
+            outcome.exit == 0,
+            "the job ended with {}: see {}",
+            outcome.exit,
+            outcome.console.display()
+        );
+        let find = |key: &str, value: Option<&str>| {
+            outcome
+                .results
+                .iter()
+                .find(|r| match value {
+                    Some(v) => r.get(key) == Some(v),
+                    None => r.get(key).is_some(),
+                })
+                .with_context(|| {
+                    format!(
+                        "the guest printed no {key}: see {}",
+                        outcome.console.display()
+                    )
+                })
+        };
+        let window = find("window", Some(workload.name()))?;
+        let traced_ios: u64 = find("traced_ios", None)?.number("traced_ios")?;
+        ensure!(
+            window.number::<u64>("idle")? == 0,
+            "the window was idle: its ticks are no instructions"
+        );
+        let ios = match window.number("ios")? {
+            0 => traced_ios,
+            n => n,
+        };
+        ensure!(ios > 0 && traced_ios >= ios, "{ios} of {traced_ios} I/Os");
+        let mut sample = Self {
+            ticks: window.number("ticks")?,
+            ios,
+            events: 0.0,
+            lost: 0,
+            written: window.number("written")?,
+            drained: 0,
+        };
+        if state.records() {
+            let tracer = find("tracer", None)?;
+            // The tracer counts from start to stop; the workload's I/Os are alike, in the window and out.
+            sample.events = tracer.number::<f64>("events")? * ios as f64 / traced_ios as f64;
+            sample.lost = tracer.number("lost")?;
+            sample.drained = find("window", Some("drain"))?.number("written")?;
+        }
+        Ok(sample)
+    }
+}
+
+/// One boot to be made.
+#[derive(Debug, Clone)]
+struct Boot {
+    workload: Workload,
+    state: State,
+    index: usize,
+    perturbation: Perturbation,
+}
+
+/// The boots of a run, in the order in which they are made: rounds of one boot for each arm, each
+/// round shuffled, so that whatever the host does meets all arms alike.
+fn plan(workloads: &[Workload], states: &[State], seed: u64) -> Vec<Boot> {
+    let mut boots = Vec::new();
+    for &workload in workloads {
+        let mut states = states.to_vec();
+        if !states.contains(&State::None) {
+            states.push(State::None);
+        }
+        states.sort_unstable();
+        states.dedup();
+        let rounds = states.iter().map(|s| workload.boots(*s)).max().unwrap_or(0);
+        for index in 0..rounds {
+            let mut round: Vec<Boot> = states
+                .iter()
+                .filter(|s| index < workload.boots(**s))
+                .map(|&state| {
+                    let mut stream = format!("{seed} {} {index}", workload.name());
+                    if !workload.paired() {
+                        stream += state.name();
+                    }
+                    Boot {
+                        workload,
+                        state,
+                        index,
+                        perturbation: Perturbation::draw(&stream),
+                    }
+                })
+                .collect();
+            let mut rng = rng(&format!("{seed} {} order {index}", workload.name()));
+            for i in (1..round.len()).rev() {
+                round.swap(i, (rng.next_u64() % (i as u64 + 1)) as usize);
+            }
+            boots.append(&mut round);
+        }
+    }
+    boots
+}
+
+/// The guest for a workload, but for the file that says the state.
+fn guest(setup: &Setup, workload: Workload) -> Result<Builder> {
+    let mut b = Builder::guest()?;
+    b.add_program("/usr/sbin/blktrace")?;
+    b.add_program("/usr/sbin/mke2fs")?;
+    b.copy(&setup.reader, "/lab/blkrelay")?;
+    b.copy(&setup.module, "/lab/blkrelay.ko")?;
+    b.file("/lab/workload.sh", 0o644, workload.script().as_bytes())?;
+    b.file("/lab/states.sh", 0o644, STATES.as_bytes())?;
+    b.job(JOB)?;
+    Ok(b)
+}
+
+/// The text of /lab/arm: as long for one state as for another.
+fn arm(workload: Workload, state: State) -> String {
+    let (size, count) = workload.buffers();
+    format!(
+        "STATE={:<10}\nSUBBUF_SIZE={size}\nSUBBUFS={count}\n",
+        state.name()
+    )
+}
+
+/// Samples of all boots of each arm, in order of their index.
+pub type Samples = BTreeMap<(Workload, State), Vec<Sample>>;
+
+/// The initramfs of each arm.
+pub type Images = BTreeMap<(Workload, State), Image>;
+
+fn one(setup: &Setup, images: &Images, b: &Boot) -> Result<Sample> {
+    let name = format!("{}-{}-{}", b.workload.name(), b.state.name(), b.index);
+    let dir = setup.dir.join("boots").join(&name);
+    let image = images
+        .get(&(b.workload, b.state))
+        .context("no initramfs for this arm")?;
+    let mut spec = Spec::new(&setup.kernel.image, &image.path, Mode::Count, &dir);
+    spec.memory_mib = b.perturbation.memory_mib;
+    spec.seed = b.perturbation.seed;
+    spec.timeout = Duration::from_secs(120);
+    spec.append = vec![
+        // The built-in driver makes a disk of its own otherwise.
+        "null_blk.nr_devices=0".into(),
+        format!("LAB_FORKS={}", b.perturbation.forks),
+        format!("LAB_PAD={}", "x".repeat(b.perturbation.pad)),
+    ];
+    let outcome = boot::run(&spec)?;
+    Sample::of(&outcome, b.workload, b.state)
+        .with_context(|| format!("boot {name}: {}", outcome.console.display()))
+}
+
+/// Makes all boots; `seed` decides their perturbations and order. States that are measured are compared
+/// with [`State::None`], whose boots are made as well.
+///
+/// # Errors
+///
+/// When a boot fails. The others that run are waited for; no result is left out.
+pub fn collect(
+    setup: &Setup,
+    workloads: &[Workload],
+    states: &[State],
+    seed: u64,
+) -> Result<(Samples, Images)> {
+    fs::create_dir_all(&setup.dir).with_context(|| setup.dir.display().to_string())?;
+    let boots = plan(workloads, states, seed);
+    let mut images = BTreeMap::new();
+    for b in &boots {
+        let key = (b.workload, b.state);
+        if let std::collections::btree_map::Entry::Vacant(entry) = images.entry(key) {
+            let mut builder = guest(setup, b.workload)?;
+            builder.file("/lab/arm", 0o644, arm(b.workload, b.state).as_bytes())?;
+            let name = format!("{}-{}.cpio", b.workload.name(), b.state.name());
+            entry.insert(builder.write(&setup.dir.join(name))?);
+        }
+    }
+
+    struct Shared {
+        next: usize,
+        done: u64,
+        steps: progress::Steps,
+        samples: BTreeMap<(Workload, State, usize), Sample>,
+        error: Option<anyhow::Error>,
+    }
+    let shared = Mutex::new(Shared {
+        next: 0,
+        done: 0,
+        steps: progress::Steps::new("counting instructions, boots"),
+        samples: BTreeMap::new(),
+        error: None,
+    });
+    let lock = || shared.lock().unwrap_or_else(PoisonError::into_inner);
+    std::thread::scope(|scope| {
+        for _ in 0..setup.jobs.max(1) {
+            scope.spawn(|| loop {
+                let b = {
+                    let mut s = lock();
+                    if s.error.is_some() {
+                        return;
+                    }
+                    let Some(b) = boots.get(s.next) else { return };
+                    s.next += 1;
+                    b
+                };
+                let sample = one(setup, &images, b);
+                let mut s = lock();
+                match sample {
+                    Ok(sample) => {
+                        s.samples.insert((b.workload, b.state, b.index), sample);
+                        s.done += 1;
+                        let done = s.done;
+                        s.steps.at(done, boots.len() as u64);
+                    }
+                    Err(e) => {
+                        s.error.get_or_insert(e);
+                    }
+                }
+            });
+        }
+    });
+    let shared = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if let Some(e) = shared.error {
+        return Err(e);
+    }
+    shared.steps.done(&format!("{} boots counted", boots.len()));
+    let mut samples = Samples::new();
+    for ((workload, state, _), sample) in shared.samples {
+        samples.entry((workload, state)).or_default().push(sample);
+    }
+    Ok((samples, images))
+}
+
+/// Measures and states the costs.
+///
+/// # Errors
+///
+/// See [`collect`]; and when a reader did not keep up or the window was too short for it.
+pub fn measure(
+    setup: &Setup,
+    workloads: &[Workload],
+    states: &[State],
+    seed: u64,
+) -> Result<Summary> {
+    let (samples, images) = collect(setup, workloads, states, seed)?;
+    let qemu = initramfs::find_program("qemu-system-x86_64", "qemu-system-x86")?;
+    let compiler = format!("{}; {}", setup.kernel.cc, setup.kernel.rustc);
+    let mut rows = Vec::new();
+    for &workload in workloads {
+        let none = images
+            .get(&(workload, State::None))
+            .context("no initramfs of the baseline")?;
+        let scripts = [JOB, STATES, workload.script()].concat();
+        let made_from = MadeFrom {
+            workload_sha256: initramfs::hex(&Sha256::digest(scripts)),
+            initramfs_sha256: none.sha256.clone(),
+            kernel_config_sha256: setup.kernel.config_sha256.clone(),
+            kernel_sha256: initramfs::sha256_file(&setup.kernel.image)?,
+            module_sha256: initramfs::sha256_file(&setup.module)?,
+            compiler_sha256: initramfs::hex(&Sha256::digest(&compiler)),
+            compiler: compiler.clone(),
+            qemu_sha256: initramfs::sha256_file(&qemu)?,
+            qemu: boot::qemu_version()?,
+        };
+        for &state in states.iter().filter(|s| **s != State::None) {
+            rows.push(row(&samples, workload, state, seed, &made_from)?);
+        }
+    }
+    Ok(Summary::new(rows))
+}
+
+fn row(
+    samples: &Samples,
+    workload: Workload,
+    state: State,
+    seed: u64,
+    made_from: &MadeFrom,
+) -> Result<Row> {
+    let arm = |s| {
+        samples
+            .get(&(workload, s))
+            .with_context(|| format!("no boot of {} in state {}", workload.name(), State::name(s)))
+    };
+    let with = arm(state)?;
+    let mut without = &arm(State::None)?[..];
+    if workload.paired() {
+        // A state with fewer boots uses the first pairs.
+        without = &without[..with.len().min(without.len())];
+    }
+    let ticks = |s: &[Sample]| s.iter().map(|s| s.ticks as f64).collect::<Vec<_>>();
+    let average = |f: &dyn Fn(&Sample) -> f64| with.iter().map(f).sum::<f64>() / with.len() as f64;
+    let (a, b) = (ticks(with), ticks(without));
+    let value = stats::mean(&a)?;
+    let baseline_value = stats::mean(&b)?;
+    let ios = average(&|s| s.ios as f64);
+    let events = average(&|s| s.events);
+    let (delta_percent, added, per_io_median) = if workload.paired() {
+        let added = stats::paired_difference(&a, &b)?;
+        let median = stats::median(&stats::differences(&a, &b)?) / ios;
+        (stats::paired_percent(&a, &b)?, added, Some(median))
+    } else {
+        let percent = stats::unpaired_percent(&a, &b)?;
+        let base = baseline_value.estimate;
+        (percent, percent.map(|p| p / 100.0 * base), None)
+    };
+    let all: Vec<f64> = a.iter().chain(&b).copied().collect();
+    let lost = with.iter().map(|s| s.lost).sum();
+    let (subbuf_size, _) = workload.buffers();
+    let consumed = with.iter().map(|s| s.written / subbuf_size).min();
+    let drained = with.iter().map(|s| s.drained).max();
+    let records = state.records();
+    if records {
+        let least = workload.consumed_at_least();
+        let got = consumed.unwrap_or(0);
+        ensure!(
+            got >= least,
+            "{} in state {}: the reader consumed {got} sub-buffers in the window: {least} are needed",
+            workload.name(),
+            state.name()
+        );
+    }
+    let per_io = added.per(ios);
+    Ok(Row {
+        state: state.name().into(),
+        baseline: State::None.name().into(),
+        workload: workload.name().into(),
+        mode: Mode::Count.name().into(),
+        unit: "guest instructions".into(),
+        value,
+        baseline_value,
+        delta_percent,
+        per_io: Some(per_io),
+        per_io_median,
+        per_event: (records && events > 0.0).then(|| added.per(events)),
+        ios: ios.round() as u64,
+        events: events.round() as u64,
+        lost,
+        subbuf_size: records.then_some(subbuf_size),
+        subbufs_consumed: consumed.filter(|_| records),
+        subbufs_drained: drained
+            .filter(|_| records)
+            .map(|d| d as f64 / subbuf_size as f64),
+        boots: all.len(),
+        distinct: stats::distinct(&all),
+        paired: workload.paired(),
+        verdict: verdict(
+            delta_percent,
+            per_io_median.filter(|_| state == State::Off),
+            lost,
+        ),
+        reproduce: format!(
+            "{} measure --workload {} --state {} --seed {seed}",
+            program(),
+            workload.name(),
+            state.name()
+        ),
+        made_from: made_from.clone(),
+    })
+}
+
+/// What may be said: `free_per_io` is the median per I/O of a state for which a margin per I/O is
+/// declared. A trace that lost records is not compared, since what was lost was not paid for.
+fn verdict(delta: Estimate, free_per_io: Option<f64>, lost: u64) -> String {
+    if lost > 0 {
+        return format!("none: {lost} events lost");
+    }
+    if let Some(median) = free_per_io {
+        return if median.abs() <= OFF_MARGIN_PER_IO {
+            format!("no more than {OFF_MARGIN_PER_IO} an I/O")
+        } else if median > 0.0 {
+            "slower".into()
+        } else {
+            "undecided: less than none".into()
+        };
+    }
+    if delta.exact() {
+        return "exact, one sample".into();
+    }
+    if delta.high < MARGIN_PERCENT {
+        format!("no more than {MARGIN_PERCENT} %")
+    } else if delta.low > 0.0 {
+        "slower".into()
+    } else {
+        "undecided".into()
+    }
+}
+
+/// Arguments of `blkrelay-lab measure`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// All of them if not given
+    #[arg(long, value_enum)]
+    workload: Vec<Workload>,
+    /// All of them if not given; `none` is what each is compared with
+    #[arg(long, value_enum)]
+    state: Vec<State>,
+    /// Decides order and perturbations of the boots
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where summary.json and the consoles are put
+    #[arg(long, default_value = "out/measure")]
+    dir: PathBuf,
+}
+
+/// Measures, writes summary.json and prints the table.
+///
+/// # Errors
+///
+/// See [`Setup::prepare`] and [`measure`].
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let setup = Setup::prepare(&args.dir)?;
+    let mut workloads = args.workload.clone();
+    if workloads.is_empty() {
+        workloads = vec![Workload::Read4k, Workload::Mkfs10];
+    }
+    let mut states = args.state.clone();
+    if states.is_empty() {
+        states = vec![State::Off, State::On, State::Blktrace];
+    }
+    let summary = measure(&setup, &workloads, &states, args.seed)?;
+    let path = args.dir.join("summary.json");
+    summary.write(&path)?;
+    println!("{}", report(&summary));
+    println!("\n{}", path.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The table with what has to be said beside it.
+pub fn report(summary: &Summary) -> String {
+    let mut text = summary::table(&summary.rows);
+    text += "\n\n'none', 'with it' and 'added' are guest instructions for each I/O (each event), not time; \
+             95 % intervals\nover boots, each perturbed.";
+    for r in &summary.rows {
+        if let Some(median) = r.per_io_median.filter(|_| r.state == State::Off.name()) {
+            text += &format!(
+                "\n{}: off adds {median:+.3} an I/O, the median of {} pairs of boots.",
+                r.workload,
+                r.boots / 2
+            );
+        }
+        if let (Some(size), Some(consumed), Some(drained)) =
+            (r.subbuf_size, r.subbufs_consumed, r.subbufs_drained)
+        {
+            text += &format!(
+                "\n{}: {} recorded {} events, lost {}; its reader took {consumed} sub-buffers of {} KiB in the \
+                 window, {drained:.1} after the stop.",
+                r.workload,
+                r.state,
+                r.events,
+                r.lost,
+                size >> 10
+            );
+        }
+    }
+    for workload in [Workload::Read4k, Workload::Mkfs10] {
+        let of = summary.fraction(workload.name(), "on", "blktrace");
+        if let Some(fraction) = of {
+            text += &format!(
+                "\n{}: on adds {fraction:.3} × what blktrace adds to an I/O.",
+                workload.name()
+            );
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn estimate(estimate: f64, low: f64, high: f64) -> Estimate {
+        Estimate {
+            estimate,
+            low,
+            high,
+        }
+    }
+
+    #[test]
+    fn verdicts() {
+        let slower = estimate(2.0, 1.0, 3.0);
+        assert_eq!(verdict(slower, None, 0), "slower");
+        assert_eq!(verdict(slower, None, 7), "none: 7 events lost");
+        assert_eq!(
+            verdict(estimate(0.01, -0.05, 0.09), None, 0),
+            "no more than 0.1 %"
+        );
+        assert_eq!(verdict(estimate(0.01, -0.2, 0.2), None, 0), "undecided");
+        assert_eq!(
+            verdict(estimate(1.0, 1.0, 1.0), None, 0),
+            "exact, one sample"
+        );
+        let off = estimate(0.001, -0.02, 0.02);
+        assert_eq!(verdict(off, Some(-0.4), 0), "no more than 0.5 an I/O");
+        assert_eq!(verdict(off, Some(0.6), 0), "slower");
+        assert_eq!(verdict(off, Some(-0.6), 0), "undecided: less than none");
+    }
+
+    #[test]
+    fn arms_have_one_length() {
+        for workload in [Workload::Read4k, Workload::Mkfs10] {
+            let n = arm(workload, State::None).len();
+            for state in [State::Off, State::On, State::Blktrace] {
+                assert_eq!(arm(workload, state).len(), n);
+            }
+        }
+    }
+
+    #[test]
+    fn pairs_share_a_perturbation_and_others_do_not() {
+        let states = [State::Off, State::On];
+        let boots = plan(&[Workload::Read4k, Workload::Mkfs10], &states, 1);
+        let find = |w, s, i| {
+            let mut b = boots.iter();
+            b.find(|b: &&Boot| (b.workload, b.state, b.index) == (w, s, i))
+                .map(|b| b.perturbation)
+        };
+        for i in 0..8 {
+            let none = find(Workload::Read4k, State::None, i);
+            assert!(none.is_some());
+            assert_eq!(none, find(Workload::Read4k, State::Off, i));
+            assert_eq!(none, find(Workload::Read4k, State::On, i));
+            assert_ne!(
+                find(Workload::Mkfs10, State::None, i),
+                find(Workload::Mkfs10, State::On, i)
+            );
+        }
+        assert_ne!(
+            find(Workload::Read4k, State::None, 0),
+            find(Workload::Read4k, State::None, 1)
+        );
+        assert_eq!(find(Workload::Read4k, State::On, 8), None);
+        assert_eq!(boots.len(), 16 + 16 + 8 + 3 * 10);
+    }
+
+    #[test]
+    fn a_seed_decides_everything() {
+        let order = |seed| -> Vec<_> {
+            plan(&[Workload::Mkfs10], &[State::Off, State::Blktrace], seed)
+                .into_iter()
+                .map(|b| (b.state, b.index, b.perturbation.pad))
+                .collect()
+        };
+        assert_eq!(order(5), order(5));
+        assert_ne!(order(5), order(6));
+    }
+
+    /// A row from counts that can be worked out by hand: on adds 10 % and 100 instructions to each of
+    /// 1000 I/Os, four events each.
+    #[test]
+    fn a_row_by_hand() {
+        let sample = |ticks, events| Sample {
+            ticks,
+            ios: 1000,
+            events,
+            lost: 0,
+            written: 20 * 262_144,
+            drained: 131_072,
+        };
+        let samples = Samples::from([
+            (
+                (Workload::Read4k, State::None),
+                vec![
+                    sample(1_000_000, 0.0),
+                    sample(1_000_010, 0.0),
+                    sample(999_000, 0.0),
+                ],
+            ),
+            (
+                (Workload::Read4k, State::On),
+                vec![sample(1_100_000, 4000.0), sample(1_100_010, 4000.0)],
+            ),
+        ]);
+        let made_from = MadeFrom {
+            workload_sha256: String::new(),
+            initramfs_sha256: String::new(),
+            kernel_config_sha256: String::new(),
+            kernel_sha256: String::new(),
+            module_sha256: String::new(),
+            compiler_sha256: String::new(),
+            compiler: String::new(),
+            qemu_sha256: String::new(),
+            qemu: String::new(),
+        };
+        let r = row(&samples, Workload::Read4k, State::On, 1, &made_from).unwrap();
+        assert_eq!(r.boots, 4);
+        assert_eq!(r.distinct, 4);
+        assert_eq!(r.per_io.map(|e| e.estimate), Some(100.0));
+        assert_eq!(r.per_io_median, Some(100.0));
+        assert_eq!(r.per_event.map(|e| e.estimate), Some(25.0));
+        assert!((r.delta_percent.estimate - 10.0).abs() < 1e-3);
+        assert_eq!(r.subbufs_consumed, Some(20));
+        assert_eq!(r.subbufs_drained, Some(0.5));
+    }
+}
