@@ -110,8 +110,8 @@ pub enum End {
     Duration,
     /// COMMAND ended.
     Command,
-    /// The file could not be written any further.
-    WriteError(String),
+    /// The file could not be written any further, or the module not be read: the error.
+    Error(String),
     /// The trace was stopped by someone else.
     Stopped,
 }

@@ -1,2 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Sources, the merge, events, request tracking and statistics.
+//! What a trace says: sources, the merge by time, events, request tracking, statistics, verification.
+//!
+//! ```no_run
+//! let source = blkrelay_trace::open("trace.blkr".as_ref())?;
+//! for item in source.events() {
+//!     match item {
+//!         blkrelay_trace::Item::Event(event) => println!("{} {}", event.ns, event.action.name()),
+//!         blkrelay_trace::Item::Gap(gap) => println!("{} events are not there", gap.events),
+//!     }
+//! }
+//! # Ok::<(), blkrelay_trace::OpenError>(())
+//! ```
+
+mod clock;
+mod event;
+mod events;
+pub mod merge;
+pub mod op;
+mod source;
+
+pub use blkrelay_format::Action;
+pub use clock::ClockMap;
+pub use event::{Comm, Dev, Event, Gap, GapKind, Item, Rwbs};
+pub use events::{DeviceInfo, Events};
+pub use op::{Kind, Opf};
+pub use source::{open, OpenError, Problem, Source};

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: GPL-2.0
+//! blkparse's default line format.
+//!
+//! A line is what blkparse prints for the same event of a blktrace (`process_default` in its
+//! `blkparse_fmt.c`), with these differences that a blkrelay trace makes:
+//!
+//! - the device column always is the whole disk's number, for A as well;
+//! - C has no pid (it happens in whatever task was interrupted): the column is 0;
+//! - times count from the first event of the trace, as blkparse's do;
+//! - sequence numbers count the events of a CPU from 1, lost ones included;
+//! - a gap is a line that begins with `#`.
+
+use blkrelay_trace::{Action, Event, Gap, GapKind, Item};
+use std::io::{self, Write};
+
+/// Writes items as lines.
+#[derive(Debug)]
+pub struct Text<W> {
+    out: W,
+    /// CLOCK_MONOTONIC of the first event, ns.
+    genesis: Option<u64>,
+    line: Vec<u8>,
+}
+
+/// Appends a number, padded with blanks on the left.
+fn right(line: &mut Vec<u8>, number: impl itoa::Integer, width: usize) {
+    let mut buffer = itoa::Buffer::new();
+    let digits = buffer.format(number).as_bytes();
+    line.resize(line.len() + width.saturating_sub(digits.len()), b' ');
+    line.extend_from_slice(digits);
+}
+
+fn number(line: &mut Vec<u8>, number: impl itoa::Integer) {
+    right(line, number, 0);
+}
+
+/// Appends text, padded with blanks on the left.
+fn right_text(line: &mut Vec<u8>, text: &str, width: usize) {
+    line.resize(line.len() + width.saturating_sub(text.len()), b' ');
+    line.extend_from_slice(text.as_bytes());
+}
+
+/// Appends seconds with nine decimals, the seconds padded to five columns.
+fn time(line: &mut Vec<u8>, ns: u64) {
+    right(line, ns / 1_000_000_000, 5);
+    line.push(b'.');
+    let start = line.len();
+    right(line, ns % 1_000_000_000, 9);
+    for blank in line[start..].iter_mut().take_while(|byte| **byte == b' ') {
+        *blank = b'0';
+    }
+}
+
+fn comm(line: &mut Vec<u8>, event: &Event) {
+    line.push(b'[');
+    let name = event.comm.bytes();
+    if name.iter().all(|byte| (0x20..0x7f).contains(byte)) {
+        line.extend_from_slice(name);
+    } else {
+        line.extend_from_slice(event.comm.to_string().as_bytes());
+    }
+    line.push(b']');
+}
+
+impl<W: Write> Text<W> {
+    /// Lines go to `out`, one `write` each: give it a buffer.
+    pub fn new(out: W) -> Text<W> {
+        Text {
+            out,
+            genesis: None,
+            line: Vec::with_capacity(128),
+        }
+    }
+
+    /// Writes one item as one line.
+    ///
+    /// # Errors
+    ///
+    /// Those of the output.
+    pub fn item(&mut self, item: &Item) -> io::Result<()> {
+        match item {
+            Item::Event(event) => self.event(event),
+            Item::Gap(gap) => self.gap(gap),
+        }
+    }
+
+    /// Writes an event. The first one given sets the time that all count from.
+    ///
+    /// # Errors
+    ///
+    /// Those of the output.
+    pub fn event(&mut self, event: &Event) -> io::Result<()> {
+        let genesis = *self.genesis.get_or_insert(event.ns);
+        let line = &mut self.line;
+        line.clear();
+        let dev = event.dev.unwrap_or_default();
+        right(line, dev.major, 3);
+        line.push(b',');
+        let start = line.len();
+        number(line, dev.minor);
+        line.resize(line.len().max(start + 3), b' ');
+        line.push(b' ');
+        right(line, event.cpu, 2);
+        line.push(b' ');
+        right(line, event.seq, 8);
+        line.push(b' ');
+        time(line, event.ns.saturating_sub(genesis));
+        line.push(b' ');
+        right(line, event.pid.unwrap_or(0), 5);
+        line.push(b' ');
+        right_text(line, event.action.name(), 2);
+        line.push(b' ');
+        right_text(line, event.rwbs().as_str(), 3);
+        line.push(b' ');
+
+        let passthrough = event.opf.is_passthrough();
+        let sector = event.sector.unwrap_or(0);
+        let extent = |line: &mut Vec<u8>| {
+            number(line, sector);
+            line.extend_from_slice(b" + ");
+            number(line, event.sectors());
+            line.push(b' ');
+        };
+        match event.action {
+            Action::Complete | Action::BioComplete | Action::Requeue => {
+                if !passthrough {
+                    if event.sectors() > 0 {
+                        extent(line);
+                    } else {
+                        number(line, sector);
+                        line.push(b' ');
+                    }
+                }
+                line.push(b'[');
+                number(line, event.errno());
+                line.push(b']');
+            }
+            Action::Issue | Action::Insert | Action::Queue => {
+                if passthrough {
+                    number(line, event.bytes);
+                    line.push(b' ');
+                } else if event.sectors() > 0 {
+                    extent(line);
+                }
+                comm(line, event);
+            }
+            Action::BackMerge | Action::FrontMerge | Action::GetRq | Action::RqMerge => {
+                if event.sectors() > 0 || event.action == Action::RqMerge {
+                    extent(line);
+                }
+                comm(line, event);
+            }
+            Action::Plug => comm(line, event),
+            Action::Unplug | Action::UnplugSchedule => {
+                comm(line, event);
+                line.push(b' ');
+                number(line, event.bytes);
+            }
+            Action::Split => {
+                number(line, sector);
+                line.extend_from_slice(b" / ");
+                number(line, sector + u64::from(event.sectors()));
+                line.push(b' ');
+                comm(line, event);
+            }
+            Action::Remap => {
+                let (from, from_sector) = event.from.unwrap_or_default();
+                extent(line);
+                line.extend_from_slice(b"<- (");
+                number(line, from.major);
+                line.push(b',');
+                number(line, from.minor);
+                line.extend_from_slice(b") ");
+                number(line, from_sector);
+            }
+        }
+        line.push(b'\n');
+        self.out.write_all(line)
+    }
+
+    /// Writes a gap as a comment: `# CPU 1 lost 12 events between 0.000000123 and 0.000000456`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the output.
+    pub fn gap(&mut self, gap: &Gap) -> io::Result<()> {
+        let what = match gap.kind {
+            GapKind::Lost => "lost",
+            GapKind::Missing => "wrote, but this file lacks,",
+            GapKind::Damaged => "wrote, but this file holds damaged,",
+        };
+        let plural = if gap.events == 1 { "" } else { "s" };
+        write!(
+            self.out,
+            "# CPU {} {what} {} event{plural}",
+            gap.cpu, gap.events
+        )?;
+        match self.genesis {
+            None => writeln!(self.out, " before the first event here"),
+            Some(genesis) => {
+                let seconds = |ns: u64| {
+                    let ns = ns.saturating_sub(genesis);
+                    format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
+                };
+                let (from, to) = (seconds(gap.from_ns), seconds(gap.to_ns));
+                writeln!(self.out, " between {from} and {to}")
+            }
+        }
+    }
+
+    /// Passes on what the output holds back.
+    ///
+    /// # Errors
+    ///
+    /// Those of the output.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}

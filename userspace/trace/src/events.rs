@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The events of a trace by time, with the gaps where they are.
+
+use crate::clock::ClockMap;
+use crate::event::{Comm, Dev, Event, Gap, GapKind, Item};
+use crate::merge::{Merge, Stream};
+use crate::op::Opf;
+use crate::source::{CpuStream, Source};
+use blkrelay_format::{c_bytes, Action, Device, Slot, Slots, Task};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+
+/// A traced device, as the module named it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// The request queue's id.
+    pub queue: u16,
+    /// The whole disk; `None` for a queue without one.
+    pub dev: Option<Dev>,
+    /// The disk's name; empty for a queue without one.
+    pub name: String,
+    /// Sectors of 512 bytes.
+    pub sectors: u64,
+    /// Tells a disk from an earlier one of the same name.
+    pub diskseq: u64,
+    /// Hardware queues; 0 for a bio-based device.
+    pub hw_queues: u32,
+}
+
+impl DeviceInfo {
+    fn new(device: &Device) -> DeviceInfo {
+        let name = String::from_utf8_lossy(c_bytes(&device.name)).into_owned();
+        DeviceInfo {
+            queue: device.queue as u16,
+            dev: (!name.is_empty()).then_some(Dev {
+                major: device.major,
+                minor: device.minor,
+            }),
+            name,
+            sectors: device.capacity,
+            diskseq: device.diskseq,
+            hw_queues: device.hw_queues,
+        }
+    }
+}
+
+/// One CPU's stream. Holds the next item, complete but for CLOCK_MONOTONIC, which is the merge's.
+#[derive(Debug)]
+struct Cursor<'a> {
+    bytes: &'a [u8],
+    stream: &'a CpuStream,
+    /// The piece whose slots are being read, plus one.
+    piece: usize,
+    slots: Slots<'a>,
+    /// Events of this piece that were yielded or are due.
+    taken: u32,
+    /// Number of the next event on its CPU, less one.
+    seq: u64,
+    /// Events that must lie before the next piece: written and lost.
+    due: (u64, u64),
+    /// Clock of the latest event, for the bounds of a gap.
+    latest: Option<u64>,
+    tasks: FxHashMap<u32, (Comm, u32)>,
+    task: (u32, Comm, u32),
+    devices: Vec<(u16, Option<Dev>)>,
+    device: Option<(u16, Option<Dev>)>,
+    /// Devices met for the first time; the merge collects them.
+    news: Vec<DeviceInfo>,
+    /// Items that come before those still in the slots.
+    ready: VecDeque<Item>,
+    /// First and last anchor of the whole trace, where a gap has no better bounds.
+    bounds: (u64, u64),
+    ended: bool,
+}
+
+impl<'a> Cursor<'a> {
+    fn new(bytes: &'a [u8], stream: &'a CpuStream, bounds: (u64, u64)) -> Cursor<'a> {
+        let mut cursor = Cursor {
+            bytes,
+            stream,
+            piece: 0,
+            slots: Slots::new(&[]),
+            taken: 0,
+            seq: 0,
+            due: (0, 0),
+            latest: None,
+            tasks: FxHashMap::default(),
+            task: (u32::MAX, Comm::default(), 0),
+            devices: Vec::new(),
+            device: None,
+            news: Vec::new(),
+            ready: VecDeque::with_capacity(4),
+            bounds,
+            ended: false,
+        };
+        cursor.fill();
+        cursor
+    }
+
+    fn gap(&mut self, kind: GapKind, events: u64, from: u64, to: u64) {
+        self.ready.push_back(Item::Gap(Gap {
+            cpu: self.stream.cpu,
+            kind,
+            events,
+            from,
+            to: to.max(from),
+            from_ns: 0,
+            to_ns: 0,
+        }));
+    }
+
+    /// Gaps between what was read so far and a place where the CPU had written `events` and lost `lost`.
+    /// `to` is the first instant behind them, `within` the bounds of the losses where they are known.
+    fn gaps(&mut self, events: u64, lost: u64, to: u64, within: (u64, u64)) {
+        let from = self.latest.unwrap_or(self.bounds.0.min(to));
+        let missing = events.saturating_sub(self.due.0);
+        if missing > 0 {
+            self.gap(GapKind::Missing, missing, from, to);
+        }
+        let missed = lost.saturating_sub(self.due.1);
+        if missed > 0 {
+            // The bounds in the header tell of the losses since the sub-buffer before, so they hold for
+            // all of these only if that one is here.
+            let (first, last) = match within {
+                (0, _) => (from, to),
+                (first, last) if missing == 0 => (first.max(from), last),
+                (_, last) => (from, last),
+            };
+            self.gap(GapKind::Lost, missed, first, last);
+        }
+        self.due = (events.max(self.due.0), lost.max(self.due.1));
+        self.seq = self.due.0 + self.due.1;
+    }
+
+    /// Takes up the next piece, or ends the stream. False at the end.
+    #[cold]
+    fn next_piece(&mut self) -> bool {
+        let previous = self.piece.checked_sub(1);
+        if let Some(previous) = previous.and_then(|index| self.stream.pieces.get(index)) {
+            let promised = previous.header.count;
+            if self.taken < promised {
+                let next = self.stream.pieces.get(self.piece);
+                let to = next.map_or(self.bounds.1, |piece| piece.header.anchor);
+                let from = self.latest.unwrap_or(previous.header.anchor);
+                self.gap(GapKind::Damaged, u64::from(promised - self.taken), from, to);
+            }
+            self.due.0 = previous.header.events + u64::from(promised.max(self.taken));
+            self.taken = 0;
+        }
+        let Some(piece) = self.stream.pieces.get(self.piece) else {
+            if !self.ended {
+                self.ended = true;
+                if let Some((events, lost)) = self.stream.totals {
+                    let to = self.bounds.1.max(self.latest.unwrap_or(0));
+                    self.gaps(events, lost, to, (0, 0));
+                }
+            }
+            return false;
+        };
+        self.piece += 1;
+        let header = &piece.header;
+        self.gaps(
+            header.events,
+            header.lost,
+            header.anchor,
+            (header.lost_first, header.lost_last),
+        );
+        self.slots = Slots::new(self.bytes.get(piece.records.clone()).unwrap_or_default());
+        self.tasks.clear();
+        self.task = (u32::MAX, Comm::default(), 0);
+        true
+    }
+
+    #[cold]
+    fn learn_task(&mut self, task: &Task) {
+        let mut comm = Comm::default();
+        for (to, from) in comm.0.iter_mut().zip(c_bytes(&task.comm)) {
+            *to = *from;
+        }
+        self.tasks.insert(task.pid, (comm, task.tgid));
+        self.task = (u32::MAX, Comm::default(), 0);
+    }
+
+    #[cold]
+    fn learn_device(&mut self, device: &Device) {
+        let info = DeviceInfo::new(device);
+        let entry = (info.queue, info.dev);
+        self.devices.retain(|known| known.0 != entry.0);
+        self.devices.push(entry);
+        self.device = None;
+        if !self.news.contains(&info) {
+            self.news.push(info);
+        }
+    }
+
+    #[inline]
+    fn device(&mut self, queue: u16) -> Option<Dev> {
+        if let Some((known, dev)) = self.device {
+            if known == queue {
+                return dev;
+            }
+        }
+        self.device = self.devices.iter().find(|known| known.0 == queue).copied();
+        self.device?.1
+    }
+
+    #[inline]
+    fn task(&mut self, pid: u32) -> (Comm, u32) {
+        if self.task.0 != pid {
+            let (comm, tgid) = self.tasks.get(&pid).copied().unwrap_or_default();
+            self.task = (pid, comm, tgid);
+        }
+        (self.task.1, self.task.2)
+    }
+
+    /// Sees to it that an item is ready, unless the stream has ended.
+    #[inline]
+    fn fill(&mut self) {
+        while self.ready.is_empty() {
+            let Some(Ok(slot)) = self.slots.next() else {
+                // At a bad slot nothing tells where the next one begins: the rest of the piece is a gap.
+                self.slots = Slots::new(&[]);
+                if !self.next_piece() {
+                    return;
+                }
+                continue;
+            };
+            match slot {
+                Slot::Event(action, record) => {
+                    let complete = action == Action::Complete;
+                    let queue = record.queue();
+                    let pid = (!complete).then(|| record.pid());
+                    let (comm, tgid) = pid.map_or_else(Default::default, |pid| self.task(pid));
+                    let from = if action == Action::Remap {
+                        self.slots.take_from()
+                    } else {
+                        None
+                    };
+                    self.seq += 1;
+                    self.taken += 1;
+                    self.latest = Some(record.time);
+                    let event = Event {
+                        time: record.time,
+                        ns: 0,
+                        cpu: self.stream.cpu,
+                        seq: self.seq,
+                        action,
+                        queue,
+                        dev: self.device(queue),
+                        sector: record.sector(),
+                        bytes: record.bytes,
+                        opf: Opf(record.opf),
+                        id: record.id,
+                        pid,
+                        tgid,
+                        comm,
+                        status: if complete { record.status() } else { 0 },
+                        head: if complete { record.head() } else { 0 },
+                        from: from.map(|from| {
+                            let (major, minor) = (from.major(), from.minor());
+                            (Dev { major, minor }, from.sector)
+                        }),
+                    };
+                    self.ready.push_back(Item::Event(event));
+                }
+                Slot::Task(task) => self.learn_task(&task),
+                Slot::Device(device) => self.learn_device(&device),
+                Slot::From(_) | Slot::Unknown { .. } => {}
+            }
+        }
+    }
+}
+
+impl Stream for Cursor<'_> {
+    type Item = Item;
+
+    #[inline]
+    fn time(&self) -> Option<u64> {
+        Some(match self.ready.front()? {
+            Item::Event(event) => event.time,
+            Item::Gap(gap) => gap.from,
+        })
+    }
+
+    #[inline]
+    fn next(&mut self) -> Option<Item> {
+        let item = self.ready.pop_front();
+        self.fill();
+        item
+    }
+}
+
+/// Events and gaps of all CPUs by time. Equal times: the lower CPU goes first, then the order on the CPU.
+///
+/// Memory is bounded by the number of CPUs; the events stay in the file until they are due.
+#[derive(Debug)]
+pub struct Events<'a> {
+    merge: Merge<Cursor<'a>>,
+    clock: ClockMap,
+}
+
+impl<'a> Events<'a> {
+    pub(crate) fn new(source: &'a Source) -> Events<'a> {
+        let anchors = || source.headers().map(|header| header.anchor);
+        let bounds = (anchors().min().unwrap_or(0), anchors().max().unwrap_or(0));
+        let cursors = source
+            .streams()
+            .iter()
+            .map(|stream| Cursor::new(source.bytes(), stream, bounds));
+        Events {
+            merge: Merge::new(cursors.collect()),
+            clock: source.clock(),
+        }
+    }
+
+    /// The devices named so far, each once. Complete when the events have been read to their end.
+    pub fn devices(&self) -> Vec<DeviceInfo> {
+        let mut devices: Vec<DeviceInfo> = Vec::new();
+        for cursor in self.merge.streams() {
+            for device in &cursor.news {
+                if !devices.contains(device) {
+                    devices.push(device.clone());
+                }
+            }
+        }
+        devices.sort_by_key(|device| (device.dev, device.diskseq, device.queue));
+        devices
+    }
+}
+
+impl Iterator for Events<'_> {
+    type Item = Item;
+
+    #[inline]
+    fn next(&mut self) -> Option<Item> {
+        let mut item = self.merge.next()?;
+        match &mut item {
+            Item::Event(event) => event.ns = self.clock.ns(event.time),
+            Item::Gap(gap) => {
+                gap.from_ns = self.clock.ns(gap.from);
+                gap.to_ns = self.clock.ns(gap.to);
+            }
+        }
+        Some(item)
+    }
+}

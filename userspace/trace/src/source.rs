@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: GPL-2.0
+//! A trace file, taken apart into one stream of sub-buffers per CPU.
+
+use crate::clock::ClockMap;
+use crate::events::Events;
+use blkrelay_format::{
+    read_meta, ChunkType, Chunks, Error, Header, Meta, Subbuf, Trailer, FILE_MAGIC,
+};
+use memmap2::Mmap;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::ops::{Deref, Range};
+use std::path::{Path, PathBuf};
+use thiserror::Error as ThisError;
+
+/// Why a trace cannot be used at all.
+#[derive(Debug, ThisError)]
+pub enum OpenError {
+    /// The file cannot be opened or read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's words.
+        source: io::Error,
+    },
+    /// What it holds is not a trace that this reader can use.
+    #[error("{}: {source}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: Error,
+    },
+}
+
+/// Something wrong with a trace that is usable all the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Problem {
+    /// There is no TRAILER: the recording was cut short, and what was lost at its end is not known.
+    CutShort,
+    /// A chunk is damaged; its sub-buffer is left out.
+    Chunk(Error),
+    /// A sub-buffer that is in the file already; it is left out.
+    Duplicate {
+        /// Its CPU.
+        cpu: u32,
+        /// Its number.
+        seq: u64,
+    },
+    /// The trailer does not add up with the sub-buffers of a CPU.
+    Counters {
+        /// The CPU.
+        cpu: u32,
+        /// What does not add up.
+        what: &'static str,
+    },
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Problem::CutShort => write!(
+                f,
+                "the recording was cut short: there is no trailer, so losses at its end are not known"
+            ),
+            Problem::Chunk(error) => error.fmt(f),
+            Problem::Duplicate { cpu, seq } => {
+                write!(f, "CPU {cpu}: sub-buffer {seq} is there twice")
+            }
+            Problem::Counters { cpu, what } => write!(f, "CPU {cpu}: {what}"),
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Bytes {
+    Mapped(Mmap),
+    Owned(Vec<u8>),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Bytes::Mapped(map) => map,
+            Bytes::Owned(bytes) => bytes,
+        }
+    }
+}
+
+/// A sub-buffer in the file.
+#[derive(Clone, Debug)]
+pub(crate) struct Piece {
+    pub(crate) header: Header,
+    /// Its records in the file.
+    pub(crate) records: Range<usize>,
+}
+
+/// All sub-buffers of one CPU, in the order of their numbers.
+#[derive(Clone, Debug)]
+pub(crate) struct CpuStream {
+    pub(crate) cpu: u32,
+    pub(crate) pieces: Vec<Piece>,
+    /// Events written and lost by the CPU in all, where the trailer tells.
+    pub(crate) totals: Option<(u64, u64)>,
+}
+
+/// A trace file.
+#[derive(Debug)]
+pub struct Source {
+    bytes: Bytes,
+    meta: Meta,
+    trailer: Option<Trailer>,
+    streams: Vec<CpuStream>,
+    problems: Vec<Problem>,
+}
+
+/// Opens a trace file.
+///
+/// # Errors
+///
+/// If the file cannot be read, is no trace, or is of a version that this reader does not know. A damaged
+/// or cut file opens, with [`Source::problems`].
+pub fn open(path: &Path) -> Result<Source, OpenError> {
+    let io = |source| OpenError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let file = File::open(path).map_err(io)?;
+    let data = file.metadata().map_err(io)?;
+    if data.is_dir() {
+        return Err(io(io::ErrorKind::IsADirectory.into()));
+    }
+    let bytes = if data.is_file() && data.len() > 0 {
+        // SAFETY: the map is only read. Another process that writes to the file meanwhile can make bytes
+        // change under us: parsing checks each value where it uses it, and copies what it keeps. One that
+        // cuts the file makes us die of SIGBUS, as it does every program that maps files.
+        Bytes::Mapped(unsafe { Mmap::map(&file) }.map_err(io)?)
+    } else {
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut &file, &mut bytes).map_err(io)?;
+        Bytes::Owned(bytes)
+    };
+    Source::new(bytes).map_err(|source| OpenError::Format {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+impl Source {
+    /// A trace held in memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`], but for those of the system.
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Source, Error> {
+        Source::new(Bytes::Owned(bytes))
+    }
+
+    fn new(bytes: Bytes) -> Result<Source, Error> {
+        let meta = read_meta(&bytes)?;
+        let mut problems = Vec::new();
+        let mut trailer = None;
+        let mut by_cpu: BTreeMap<u32, BTreeMap<u64, Piece>> = BTreeMap::new();
+        let mut chunks = Chunks::new(&bytes)?;
+        loop {
+            let chunk = match chunks.next() {
+                None => break,
+                Some(Ok(chunk)) => chunk,
+                Some(Err(error)) => {
+                    let cut = matches!(error, Error::Truncated { .. });
+                    problems.push(Problem::Chunk(error));
+                    // What lies behind a cut is nothing; what lies behind damage can still be good.
+                    if !chunks.resync() && cut {
+                        break;
+                    }
+                    continue;
+                }
+            };
+            if !matches!(chunk.kind(), ChunkType::Subbuf | ChunkType::Trailer) {
+                continue;
+            }
+            let payload = match chunk.verify() {
+                Ok(payload) => payload,
+                Err(error) => {
+                    problems.push(Problem::Chunk(error));
+                    continue;
+                }
+            };
+            if chunk.kind() == ChunkType::Trailer {
+                match Trailer::parse(payload) {
+                    Ok(parsed) => trailer = Some(parsed),
+                    Err(error) => problems.push(Problem::Chunk(error)),
+                }
+                continue;
+            }
+            let header = match Subbuf::parse(payload) {
+                Ok(subbuf) => subbuf.header,
+                Err(error @ (Error::NewerVersion { .. } | Error::ForeignEndian)) => {
+                    return Err(error)
+                }
+                Err(error) => {
+                    problems.push(Problem::Chunk(error));
+                    continue;
+                }
+            };
+            let start = chunk.payload_offset() as usize;
+            let piece = Piece {
+                header,
+                records: start + usize::from(header.header_len)..start + header.used as usize,
+            };
+            let stream = by_cpu.entry(header.cpu).or_default();
+            if stream.contains_key(&header.seq) {
+                problems.push(Problem::Duplicate {
+                    cpu: header.cpu,
+                    seq: header.seq,
+                });
+            } else {
+                stream.insert(header.seq, piece);
+            }
+        }
+        if trailer.is_none() {
+            problems.push(Problem::CutShort);
+        }
+        for counters in trailer.iter().flat_map(|trailer| &trailer.cpus) {
+            // A CPU that lost all it had has no sub-buffer, but a gap.
+            if counters.events + counters.lost > 0 {
+                by_cpu.entry(counters.cpu).or_default();
+            }
+        }
+        let totals = |cpu| {
+            let trailer = trailer.as_ref()?;
+            let counters = trailer.cpus.iter().find(|counters| counters.cpu == cpu)?;
+            Some((counters.events, counters.lost))
+        };
+        let streams: Vec<CpuStream> = by_cpu
+            .into_iter()
+            .map(|(cpu, pieces)| CpuStream {
+                cpu,
+                pieces: pieces.into_values().collect(),
+                totals: totals(cpu),
+            })
+            .collect();
+        for stream in &streams {
+            let counters = |what| Problem::Counters {
+                cpu: stream.cpu,
+                what,
+            };
+            let Some(last) = stream.pieces.last().map(|piece| &piece.header) else {
+                continue;
+            };
+            match stream.totals {
+                Some((events, lost)) => {
+                    if events < last.events + u64::from(last.count) || lost < last.lost {
+                        problems.push(counters("the trailer counts less than the sub-buffers"));
+                    }
+                }
+                None if trailer.is_some() => {
+                    problems.push(counters("there are sub-buffers, but not in the trailer"));
+                }
+                None => {}
+            }
+        }
+        Ok(Source {
+            bytes,
+            meta,
+            trailer,
+            streams,
+            problems,
+        })
+    }
+
+    /// What was traced, where and how.
+    pub fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    /// Exact counters after stop; `None` if the recording was cut short.
+    pub fn trailer(&self) -> Option<&Trailer> {
+        self.trailer.as_ref()
+    }
+
+    /// What is wrong with the file. Losses that the module counted are no problem of the file: they are
+    /// gaps among its [`Events`].
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    /// The CPUs that have a stream, ascending.
+    pub fn cpus(&self) -> impl Iterator<Item = u32> + '_ {
+        self.streams.iter().map(|stream| stream.cpu)
+    }
+
+    /// Bytes of the file.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether the file holds nothing but its magic.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.len() <= FILE_MAGIC.len()
+    }
+
+    /// Events and gaps of all CPUs, by time.
+    pub fn events(&self) -> Events<'_> {
+        Events::new(self)
+    }
+
+    /// The map from the trace's clock to CLOCK_MONOTONIC.
+    pub fn clock(&self) -> ClockMap {
+        ClockMap::new(self.headers())
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(crate) fn streams(&self) -> &[CpuStream] {
+        &self.streams
+    }
+
+    pub(crate) fn headers(&self) -> impl Iterator<Item = &Header> {
+        self.streams
+            .iter()
+            .flat_map(|stream| stream.pieces.iter().map(|piece| &piece.header))
+    }
+}
