@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What bindgen makes of `shim.h`: the contract (`blkrelay.h`), the shim's functions, and the relay interface,
-//! which the kernel crate does not have.
+//! What bindgen makes of `shim.h`: the contract (`blkrelay.h`), the shim's functions, and the relay
+//! interface, which the kernel crate does not have.
 
 #![allow(
     clippy::all,

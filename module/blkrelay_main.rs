@@ -8,8 +8,8 @@
 //! tracepoint -> probes -> filter -> record -> shim (fast path) | channel (the rest) -> data files
 //! ```
 //!
-//! This file holds the module's parameters and the order of start-up and tear-down. A module that is loaded and
-//! not started has no probe registered.
+//! This file holds the module's parameters and the order of start-up and tear-down. A module that
+//! is loaded and not started has no probe registered.
 
 mod abi;
 mod channel;
@@ -33,11 +33,11 @@ module! {
     params: {
         subbuf_size: u32 {
             default: 524288,
-            description: "Bytes of a sub-buffer, unless start says otherwise: a power of two, 4096 to 67108864",
+            description: "Default bytes of a sub-buffer: a power of two, 4096 to 67108864",
         },
         subbufs: u32 {
             default: 8,
-            description: "Sub-buffers of each CPU, unless start says otherwise: 2 to 65536",
+            description: "Default sub-buffers of each CPU: 2 to 65536",
         },
     },
 }
@@ -53,7 +53,7 @@ impl kernel::Module for BlkRelay {
         let subbufs = module_parameters::subbufs.value();
         let Some(defaults) = control::Defaults::new(subbuf_size, subbufs) else {
             pr_err!(
-                "parameters: subbuf_size={} must be a power of two from 4096 to 67108864, subbufs={} from 2 to 65536\n",
+                "subbuf_size={} must be a power of two, 4096 to 67108864, and subbufs={} 2 to 65536\n",
                 subbuf_size,
                 subbufs
             );
@@ -63,8 +63,12 @@ impl kernel::Module for BlkRelay {
         // SAFETY: The kernel calls this once for each time that it loads the module.
         unsafe { channel::init() };
         // SAFETY: As above.
-        let files = unsafe { control::Files::new(defaults) }
-            .inspect_err(|e| pr_err!("debugfs: error {}; is it built in and allowed?\n", e.to_errno()))?;
+        let files = unsafe { control::Files::new(defaults) }.inspect_err(|e| {
+            pr_err!(
+                "debugfs: error {}; is it built in and allowed?\n",
+                e.to_errno()
+            )
+        })?;
 
         Ok(Self { files: Some(files) })
     }
@@ -72,8 +76,8 @@ impl kernel::Module for BlkRelay {
 
 impl Drop for BlkRelay {
     fn drop(&mut self) {
-        // Ends the trace: unregisters the probes, waits for those that run, closes the channel; then removes
-        // the files.
+        // Ends the trace: unregisters the probes, waits for those that run, closes the channel;
+        // then removes the files.
         self.files = None;
         channel::exit();
     }

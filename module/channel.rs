@@ -2,15 +2,15 @@
 
 //! The relay channel: how records get into sub-buffers, and finished sub-buffers out of them.
 //!
-//! A CPU's stream has one writer, that CPU with interrupts off, and one reader, who has opened its data file.
-//! They meet in two counters of the core's. The writer fills a sub-buffer, head last, and only then has
-//! `relay_switch_subbuf()` raise `subbufs_produced`; the reader loads that with acquire and looks at nothing
-//! beyond it. The reader copies, then raises `subbufs_consumed`; the writer begins a sub-buffer again only when
-//! that says that it is free. The core's own read path is not used: it hands out the sub-buffer that is being
-//! switched to.
+//! A CPU's stream has one writer, that CPU with interrupts off, and one reader, who has opened its
+//! data file. They meet in two counters of the core's. The writer fills a sub-buffer, head last,
+//! and only then has `relay_switch_subbuf()` raise `subbufs_produced`; the reader loads that with
+//! acquire and looks at nothing beyond it. The reader copies, then raises `subbufs_consumed`; the
+//! writer begins a sub-buffer again only when that says that it is free. The core's own read path
+//! is not used: it hands out the sub-buffer that is being switched to.
 //!
-//! A sub-buffer is begun by the first event that goes into it, so its clock anchor is never older than its
-//! first event, and a quiet CPU has nothing to flush.
+//! A sub-buffer is begun by the first event that goes into it, so its clock anchor is never older
+//! than its first event, and a quiet CPU has nothing to flush.
 //!
 //! What does not fit is counted, never waited for.
 
@@ -78,8 +78,8 @@ struct Shared {
 
 /// The open channel, or null.
 ///
-/// Probes reach the channel through this. It is set before the filter lets the first event pass and cleared
-/// after the last probe has returned.
+/// Probes reach the channel through this. It is set before the filter lets the first event pass and
+/// cleared after the last probe has returned.
 static CURRENT: Atomic<*mut Shared> = Atomic::new(core::ptr::null_mut());
 
 /// Who reads.
@@ -134,7 +134,8 @@ pub(crate) struct Channel {
 unsafe impl Send for Channel {}
 
 impl Channel {
-    /// Opens a channel with empty buffers for all CPUs that are online. Later ones follow by themselves.
+    /// Opens a channel with empty buffers for all CPUs that are online. Later ones follow by
+    /// themselves.
     ///
     /// Data files appear in `dir` but cannot be opened before [`Channel::admit`].
     ///
@@ -144,14 +145,19 @@ impl Channel {
     ///
     /// # Safety
     ///
-    /// No probe is registered and no other channel is open. `dir` is a debugfs directory that outlives this.
-    pub(crate) unsafe fn open(dir: *mut bindings::dentry, config: Config) -> Result<Self, OpenError> {
+    /// No probe is registered and no other channel is open. `dir` is a debugfs directory that
+    /// outlives this.
+    pub(crate) unsafe fn open(
+        dir: *mut bindings::dentry,
+        config: Config,
+    ) -> Result<Self, OpenError> {
         for cpu in possible_cpus() {
             // SAFETY: The CPU is a possible one, and no probe is registered, so nobody else looks.
             unsafe { abi::blkrelay_cpu_ptr(cpu).write(fresh(cpu)) };
         }
 
-        // Between the count of the CPUs and the list that relay keeps of its channels none may come or go.
+        // Between the count of the CPUs and the list that relay keeps of its channels none may come
+        // or go.
         let _cpus = CpusReadLock::new();
 
         // SAFETY: Plain reads.
@@ -164,8 +170,8 @@ impl Channel {
             return Err(OpenError::TooLarge { needed, ram });
         }
 
-        // SAFETY: The name is a string, `dir` a directory, and the callbacks live as long as the module, whose
-        // exit closes the channel.
+        // SAFETY: The name is a string, `dir` a directory, and the callbacks live as long as the
+        // module, whose exit closes the channel.
         let chan = unsafe {
             abi::relay_open(
                 c"data".as_char_ptr(),
@@ -217,8 +223,8 @@ impl Channel {
 
     /// Finishes every CPU's sub-buffer that holds records.
     ///
-    /// Each CPU does it for itself, because only it may touch its stream; for one that is offline nobody else
-    /// can.
+    /// Each CPU does it for itself, because only it may touch its stream; for one that is offline
+    /// nobody else can.
     pub(crate) fn flush(&self) -> Result {
         let _cpus = CpusReadLock::new();
 
@@ -242,15 +248,16 @@ impl Channel {
         Ok(())
     }
 
-    /// Finishes every stream for good: readers see the end of file once they have read what is there.
+    /// Finishes every stream for good: readers see the end of file once they have read what is
+    /// there.
     ///
     /// # Safety
     ///
     /// No probe is registered, and none runs any more.
     pub(crate) unsafe fn end(&self) {
         for cpu in possible_cpus() {
-            // SAFETY: By the contract nobody else writes. A flush cannot be under way: that borrows the channel
-            // as well, under the lock of `control`.
+            // SAFETY: By the contract nobody else writes. A flush cannot be under way: that borrows
+            // the channel as well, under the lock of `control`.
             unsafe { Stream::new(abi::blkrelay_cpu_ptr(cpu), self.shared()) }.finish();
         }
         self.shared().ended.store(true, Release);
@@ -332,15 +339,16 @@ impl Channel {
 }
 
 impl Drop for Channel {
-    /// Closes the channel. Probes are gone by now, and so are readers: see [`Channel::retire`]; when the module
-    /// is unloaded there are none because each would hold the module.
+    /// Closes the channel. Probes are gone by now, and so are readers: see [`Channel::retire`];
+    /// when the module is unloaded there are none because each would hold the module.
     fn drop(&mut self) {
         READERS.lock().admit = false;
         CURRENT.store(core::ptr::null_mut(), Relaxed);
-        // SAFETY: By the type invariant the box was ours to take back, and nobody else knows it any more.
+        // SAFETY: By the type invariant the box was ours to take back, and nobody else knows it any
+        // more.
         let shared = unsafe { KBox::from_raw(self.shared.as_ptr()) };
-        // SAFETY: The channel is open, and nobody writes or reads. This removes the data files, and waits for
-        // whoever is just opening one: that does not wait for us, see `Reader::new`.
+        // SAFETY: The channel is open, and nobody writes or reads. This removes the data files, and
+        // waits for whoever is just opening one: that does not wait for us, see `Reader::new`.
         unsafe { abi::relay_close(shared.chan.as_ptr()) };
     }
 }
@@ -379,8 +387,8 @@ struct CpusReadLock;
 
 impl CpusReadLock {
     fn new() -> Self {
-        // SAFETY: May sleep here. Never taken twice: only `open` and `flush` take it, and neither calls the
-        // other.
+        // SAFETY: May sleep here. Never taken twice: only `open` and `flush` take it, and neither
+        // calls the other.
         unsafe { bindings::cpus_read_lock() };
         Self
     }
@@ -393,7 +401,8 @@ impl Drop for CpusReadLock {
     }
 }
 
-// ---- Writing -----------------------------------------------------------------------------------------
+// ---- Writing
+// -----------------------------------------------------------------------------------------
 
 /// A CPU's state before its first event.
 fn fresh(cpu: u32) -> abi::blkrelay_cpu {
@@ -419,8 +428,8 @@ struct Stream<'a> {
 impl<'a> Stream<'a> {
     /// # Safety
     ///
-    /// `cpu` is the state of a possible CPU, and nobody else writes to that stream for as long as this lives:
-    /// either this is that CPU and interrupts are off, or no probe can run there.
+    /// `cpu` is the state of a possible CPU, and nobody else writes to that stream for as long as
+    /// this lives: either this is that CPU and interrupts are off, or no probe can run there.
     unsafe fn new(cpu: *mut abi::blkrelay_cpu, shared: &'a Shared) -> Self {
         Self {
             // SAFETY: By the contract. `counters` reads single words meanwhile, and says so.
@@ -479,19 +488,22 @@ impl<'a> Stream<'a> {
         if refused && unsafe { abi::relay_switch_subbuf(buf, SLOT) } == 0 {
             return false;
         }
-        // What the reader read of this sub-buffer it has read before it said so: pairs with the barrier in
-        // `Reader::read`.
+        // What the reader read of this sub-buffer it has read before it said so: pairs with the
+        // barrier in `Reader::read`.
         smp_mb(Full);
 
         let cpu_ptr = core::ptr::from_mut(self.cpu);
         let config = &self.shared.config;
         // SAFETY: This CPU's state, exclusively ours.
-        let anchor = config.clock.anchor(|| unsafe { abi::blkrelay_clock(cpu_ptr) });
+        let anchor = config
+            .clock
+            .anchor(|| unsafe { abi::blkrelay_clock(cpu_ptr) });
         // SAFETY: Our own end of a live buffer.
         let subbuf = unsafe { (*buf).data }.cast::<abi::blkrelay_subbuf>();
         let cpu = &mut *self.cpu;
 
-        // SAFETY: A free sub-buffer: page-aligned, larger than a head, and ours until it is produced.
+        // SAFETY: A free sub-buffer: page-aligned, larger than a head, and ours until it is
+        // produced.
         unsafe {
             subbuf.write(abi::blkrelay_subbuf {
                 magic: abi::BLKRELAY_SUBBUF_MAGIC,
@@ -558,10 +570,11 @@ impl<'a> Stream<'a> {
         // Each sub-buffer names its own tasks and queues.
         **cpu = next;
 
-        // Records and head first, then the count that publishes them: pairs with the acquire in `Reader::read`.
+        // Records and head first, then the count that publishes them: pairs with the acquire in
+        // `Reader::read`.
         smp_mb(Write);
-        // SAFETY: Our own end of a live buffer. A length of 0 always fits; whether there is a next sub-buffer
-        // is in `offset` afterwards.
+        // SAFETY: Our own end of a live buffer. A length of 0 always fits; whether there is a next
+        // sub-buffer is in `offset` afterwards.
         unsafe {
             (*buf).offset = used;
             abi::relay_switch_subbuf(buf, 0);
@@ -609,7 +622,10 @@ impl<'a> Stream<'a> {
 
         let now = self.now();
         // SAFETY: `take` returns a free slot, 32 bytes aligned.
-        unsafe { self.take::<[u64; 4]>(1).write([now, place, size_op, id_who]) };
+        unsafe {
+            self.take::<[u64; 4]>(1)
+                .write([now, place, size_op, id_who])
+        };
         if let Some(from) = from {
             // SAFETY: As above.
             unsafe { self.take::<abi::blkrelay_from>(1).write(*from) };
@@ -653,8 +669,9 @@ impl<'a> Stream<'a> {
 
         // A queue without a disk: of a passthrough device, or one whose disk is on its way out.
         if !disk.is_null() {
-            // SAFETY: A queue's disk is freed by RCU after the pointer to it has been cleared (`disk_release`,
-            // `bdev_free_inode`), and interrupts are off since before it was read. So is its part0, with it.
+            // SAFETY: A queue's disk is freed by RCU after the pointer to it has been cleared
+            // (`disk_release`, `bdev_free_inode`), and interrupts are off since before it was read.
+            // So is its part0, with it.
             unsafe {
                 device.capacity = (*(*disk).part0).bd_nr_sectors;
                 device.diskseq = (*disk).diskseq;
@@ -664,7 +681,10 @@ impl<'a> Stream<'a> {
             }
         }
         // SAFETY: `take` returns free slots.
-        unsafe { self.take::<abi::blkrelay_device>(DEVICE_SLOTS).write(device) };
+        unsafe {
+            self.take::<abi::blkrelay_device>(DEVICE_SLOTS)
+                .write(device)
+        };
         self.cpu.side = self.cpu.side.wrapping_add(DEVICE_SLOTS as u32);
         if let Some(entry) = self.cpu.queues.get_mut(queue_entry(queue)) {
             *entry = queue;
@@ -696,7 +716,11 @@ impl Names {
     }
 }
 
-/// Where the fast path in the shim turns to. See `shim.h`.
+/// Where the fast path in the shim turns to, see `shim.h`.
+///
+/// # Safety
+///
+/// Called by the shim alone, from a probe, with the state of this CPU and interrupts off.
 #[no_mangle]
 unsafe extern "C" fn blkrelay_emit_slow(
     cpu: *mut abi::blkrelay_cpu,
@@ -706,7 +730,8 @@ unsafe extern "C" fn blkrelay_emit_slow(
     q: *mut bindings::request_queue,
     from: *const abi::blkrelay_from,
 ) {
-    // SAFETY: Who got past the filter is a probe that has not returned, and until it has the channel stays.
+    // SAFETY: Who got past the filter is a probe that has not returned, and until it has the
+    // channel stays.
     let Some(shared) = (unsafe { CURRENT.load(Acquire).as_ref() }) else {
         return;
     };
@@ -726,7 +751,11 @@ const _: () = {
     };
 };
 
-/// Finishes this CPU's sub-buffer. An interrupt between processors, so interrupts are off.
+/// Finishes this CPU's sub-buffer.
+///
+/// # Safety
+///
+/// Called by an interrupt between processors, for [`Channel::flush`].
 unsafe extern "C" fn flush_here(_: *mut c_void) {
     // SAFETY: Whoever asks for a flush borrows the channel until this has run.
     if let Some(shared) = unsafe { CURRENT.load(Acquire).as_ref() } {
@@ -735,7 +764,8 @@ unsafe extern "C" fn flush_here(_: *mut c_void) {
     }
 }
 
-// ---- What the relay core calls -------------------------------------------------------------------------
+// ---- What the relay core calls
+// -------------------------------------------------------------------------
 
 struct Callbacks(abi::rchan_callbacks);
 
@@ -772,28 +802,34 @@ unsafe extern "C" fn create_buf_file(
         return core::ptr::null_mut();
     };
 
-    // The core fills this in later, but when the file cannot be made it clears the entry of `buf->cpu` among
-    // the channel's buffers: CPU 0's, which would be lost.
+    // The core fills this in later, but when the file cannot be made it clears the entry of
+    // `buf->cpu` among the channel's buffers: CPU 0's, which would be lost.
     // SAFETY: By the contract.
     unsafe { (*buf).cpu = cpu };
     // SAFETY: Called with a directory that lives as long as the channel.
     unsafe { control::create_data_file(name, parent, mode, cpu) }
 }
 
+/// Called when the channel is closed, or could not be opened.
+///
+/// # Safety
+///
+/// `file` is what [`create_buf_file`] has returned.
 unsafe extern "C" fn remove_buf_file(file: *mut bindings::dentry) -> i32 {
-    // SAFETY: What `create_buf_file` returned.
+    // SAFETY: By the contract.
     unsafe { bindings::debugfs_remove(file) };
     0
 }
 
-// ---- Reading -------------------------------------------------------------------------------------------
+// ---- Reading
+// -------------------------------------------------------------------------------------------
 
 /// The reader's end of one CPU's stream: what an open data file holds.
 ///
 /// # Invariants
 ///
-/// While this exists it is counted in `READERS`, so the channel behind `shared` stays; and it is the only one
-/// for its CPU.
+/// While this exists it is counted in `READERS`, so the channel behind `shared` stays; and it is
+/// the only one for its CPU.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Reader {
     cpu: u32,
@@ -864,22 +900,23 @@ impl Reader {
         if buf.is_null() {
             return (0, 0);
         }
-        // SAFETY: A buffer lives as long as the channel. The writer raises the counter with a plain store
-        // after a barrier, which this load pairs with.
-        let produced =
-            unsafe { Atomic::from_ptr(&raw mut (*buf).subbufs_produced) }.load(Acquire);
+        // SAFETY: A buffer lives as long as the channel. The writer raises the counter with a plain
+        // store after a barrier, which this load pairs with.
+        let produced = unsafe { Atomic::from_ptr(&raw mut (*buf).subbufs_produced) }.load(Acquire);
         // SAFETY: As above; only a reader changes this one.
         let consumed = unsafe { (&raw const (*buf).subbufs_consumed).read_volatile() };
 
         (produced.wrapping_sub(consumed), consumed)
     }
 
-    /// Copies as many whole finished sub-buffers as fit, each cut to what it holds, and consumes them.
+    /// Copies as many whole finished sub-buffers as fit, each cut to what it holds, and consumes
+    /// them.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the user's buffer is smaller than a sub-buffer, `EAGAIN` if none is finished and the trace
-    /// runs, `EFAULT` if none could be copied. `Ok(0)` means that there will be none any more.
+    /// `EINVAL` if the user's buffer is smaller than a sub-buffer, `EAGAIN` if none is finished and
+    /// the trace runs, `EFAULT` if none could be copied. `Ok(0)` means that there will be none any
+    /// more.
     pub(crate) fn read(&self, out: &mut UserSliceWriter) -> Result<usize> {
         let shared = self.shared();
         let size = shared.config.subbuf_size as usize;
@@ -890,7 +927,8 @@ impl Reader {
         }
 
         let _turn = self.turn.lock();
-        // First whether it is over, then what there is: the other way round the last would be missed.
+        // First whether it is over, then what there is: the other way round the last would be
+        // missed.
         let ended = shared.ended.load(Acquire);
         let buf = self.buf();
         let (finished, first) = self.finished(buf);
@@ -900,9 +938,11 @@ impl Reader {
 
         while done < finished {
             let number = first.wrapping_add(done).checked_rem(subbufs).unwrap_or(0);
-            // SAFETY: `start` is the buffer's memory, of `subbufs` times `size` bytes, and `number` is less.
+            // SAFETY: `start` is the buffer's memory, of `subbufs` times `size` bytes, and `number`
+            // is less.
             let subbuf = unsafe { (*buf).start }.wrapping_byte_add(number.wrapping_mul(size));
-            // SAFETY: A finished sub-buffer begins with a head. It stays as it is until it is consumed.
+            // SAFETY: A finished sub-buffer begins with a head. It stays as it is until it is
+            // consumed.
             let used = unsafe { (*subbuf.cast::<abi::blkrelay_subbuf>()).used } as usize;
             let used = used.max(HEAD).min(size);
 
@@ -923,15 +963,16 @@ impl Reader {
         if done == 0 {
             return error;
         }
-        // All is read before the writer may have it back: pairs with the barrier in `Stream::begin`.
+        // All is read before the writer may have it back: pairs with the barrier in
+        // `Stream::begin`.
         smp_mb(Full);
         // SAFETY: The channel is open, and these sub-buffers are produced.
         unsafe { abi::relay_subbufs_consumed(shared.chan.as_ptr(), self.cpu, done) };
         Ok(copied)
     }
 
-    /// Waits on nothing itself, but has `table` woken when [`Reader::read`] has something to say. Returns
-    /// whether it has now.
+    /// Waits on nothing itself, but has `table` woken when [`Reader::read`] has something to say.
+    /// Returns whether it has now.
     ///
     /// # Safety
     ///

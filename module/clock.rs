@@ -2,9 +2,9 @@
 
 //! The trace's clock, and the anchors that tie it to the kernel's clocks.
 //!
-//! The time stamp itself is taken in the shim, in the instruction before the record is stored. It is the TSC
-//! where that is the kernel's clocksource, and `ktime_get_mono_fast_ns()` elsewhere, at some 45 instructions an
-//! event more.
+//! The time stamp itself is taken in the shim, in the instruction before the record is stored. It
+//! is the TSC where that is the kernel's clocksource, and `ktime_get_mono_fast_ns()` elsewhere, at
+//! some 45 instructions an event more.
 
 use crate::abi;
 use kernel::bindings;
@@ -99,8 +99,8 @@ impl Clock {
     }
 }
 
-/// Whether the kernel's timekeeping read the TSC for this. In the first second or so after boot it goes by the
-/// name of tsc-early: the same counter, at a rate that is not refined yet.
+/// Whether the kernel's timekeeping read the TSC for this. In the first second or so after boot it
+/// goes by the name of tsc-early: the same counter, at a rate that is not refined yet.
 fn counts_tsc(snapshot: &bindings::system_time_snapshot) -> bool {
     matches!(
         snapshot.cs_id,
@@ -111,8 +111,8 @@ fn counts_tsc(snapshot: &bindings::system_time_snapshot) -> bool {
 fn snapshot(clock: u32) -> bindings::system_time_snapshot {
     let mut snapshot = bindings::system_time_snapshot::default();
 
-    // SAFETY: Fills in the struct. It takes no lock and loops only while timekeeping is being updated, which
-    // is done with interrupts off and traces no block event, so never on this CPU.
+    // SAFETY: Fills in the struct. It takes no lock and loops only while timekeeping is being
+    // updated, which is done with interrupts off and traces no block event, so never on this CPU.
     unsafe { bindings::ktime_get_snapshot_id(clock as bindings::clockid_t, &mut snapshot) };
     snapshot
 }

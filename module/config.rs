@@ -10,8 +10,8 @@
 //!
 //! One write is one command. Words are separated by blanks and tabs; one newline may end the text.
 //!
-//! Nothing here knows of the kernel: no allocation, no kernel types, no `unsafe`, no panic. The host's tests and
-//! fuzzers run this very file.
+//! Nothing here knows of the kernel: no allocation, no kernel types, no `unsafe`, no panic. The
+//! host's tests and fuzzers run this very file.
 
 use core::fmt;
 
@@ -105,7 +105,8 @@ pub(crate) enum Error<'a> {
 }
 
 impl Error<'_> {
-    /// Whether the form was right and only a number too small or too large: `ERANGE` and not `EINVAL`.
+    /// Whether the form was right and only a number too small or too large: `ERANGE` and not
+    /// `EINVAL`.
     pub(crate) fn is_range(&self) -> bool {
         matches!(self, Error::OutOfRange(_))
     }
@@ -123,7 +124,7 @@ impl fmt::Display for Error<'_> {
             Error::UnknownWord(word) => (
                 "unknown word",
                 Some(word),
-                "start takes devices=, subbuf_size=, subbufs= and hold=; stop and flush take nothing",
+                "start takes devices=, subbuf_size=, subbufs=, hold=; stop and flush nothing",
             ),
             Error::Duplicate(key) => ("given twice:", Some(key), "give it once"),
             Error::NoDevices => (
@@ -149,7 +150,8 @@ impl fmt::Display for Error<'_> {
     }
 }
 
-/// A foreign word, fit to stand in a line of `status`: shortened, and without quotes and control characters.
+/// A foreign word, fit to stand in a line of `status`: shortened, and without quotes and control
+/// characters.
 struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -157,7 +159,11 @@ impl fmt::Display for Quoted<'_> {
         let mut chars = self.0.chars();
 
         for c in chars.by_ref().take(QUOTED) {
-            let shown = if c.is_ascii_graphic() && c != '"' { c } else { '?' };
+            let shown = if c.is_ascii_graphic() && c != '"' {
+                c
+            } else {
+                '?'
+            };
 
             fmt::Write::write_char(f, shown)?;
         }
@@ -193,7 +199,8 @@ pub(crate) fn parse(text: &[u8]) -> Result<Command<'_>, Error<'_>> {
     }
 }
 
-// Functions and not the characters themselves: the search for a character slices, and a slice can panic.
+// Functions and not the characters themselves: the search for a character slices, and a slice can
+// panic.
 fn blank(c: char) -> bool {
     c == ' ' || c == '\t'
 }
@@ -285,7 +292,8 @@ fn parse_flag(value: &str) -> Result<bool, Error<'_>> {
     }
 }
 
-/// A decimal number of digits only; one that does not fit becomes the largest, which no range contains.
+/// A decimal number of digits only; one that does not fit becomes the largest, which no range
+/// contains.
 fn decimal(text: &str) -> Option<u64> {
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
         return None;
@@ -306,6 +314,8 @@ impl<'a> List<'a> {
     /// The numbers, in the order in which they were written. The same number may come twice.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Device> + 'a {
         // Each word parsed once already.
-        self.0.split(comma).filter_map(|word| parse_device(word).ok())
+        self.0
+            .split(comma)
+            .filter_map(|word| parse_device(word).ok())
     }
 }

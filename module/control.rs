@@ -8,11 +8,13 @@
 //! | `status` | 0400 | `key=value` lines, a snapshot of the moment when it was opened |
 //! | `data<CPU>` | 0400 | that CPU's finished sub-buffers, see `blkrelay.h` |
 //!
-//! The files have operations of their own with the module as their owner, so an open one keeps the module. The
-//! kernel crate's debugfs files do not: their owner is NULL, and closing one after the module has gone is fatal.
+//! The files have operations of their own with the module as their owner, so an open one keeps the
+//! module. The kernel crate's debugfs files do not: their owner is NULL, and closing one after the
+//! module has gone is fatal.
 //!
-//! Locks, outermost first: the state below, CPU hotplug, the relay core's own, the readers' (`channel.rs`). A
-//! data file's operations take the last one only, because closing the channel waits for them.
+//! Locks, outermost first: the state below, CPU hotplug, the relay core's own, the readers'
+//! (`channel.rs`). A data file's operations take the last one only, because closing the channel
+//! waits for them.
 
 use crate::{
     abi,
@@ -123,7 +125,8 @@ unsafe impl Send for Directory {}
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant. Removes what is in it as well, and waits for calls that are under way.
+        // SAFETY: By the type invariant. Removes what is in it as well, and waits for calls that
+        // are under way.
         unsafe { bindings::debugfs_remove(self.0) };
     }
 }
@@ -205,7 +208,8 @@ impl Drop for Files {
     }
 }
 
-// ---- Commands ------------------------------------------------------------------------------------------
+// ---- Commands
+// ------------------------------------------------------------------------------------------
 
 /// Why a command was refused: what, where, and what to do.
 enum Refusal<'a> {
@@ -243,18 +247,22 @@ impl fmt::Display for Refusal<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Syntax(error) => write!(f, "{error}"),
-            Self::Running(pid) => write!(
-                f,
-                "a trace is running, started by pid {pid}; stop it first"
-            ),
+            Self::Running(pid) => {
+                write!(f, "a trace is running, started by pid {pid}; stop it first")
+            }
             Self::NotRunning(command) => write!(f, "{command}: no trace is running; start one"),
             Self::StillRead(count) => write!(
                 f,
                 "{count} data files of the last trace are open; close them first"
             ),
+            Self::NoDevice(device, error) if *error == ENODEV => write!(
+                f,
+                "device {}:{} does not exist; see /proc/partitions for what does",
+                device.major, device.minor
+            ),
             Self::NoDevice(device, error) => write!(
                 f,
-                "device {}:{}: error {}; see /proc/partitions for what is there",
+                "device {}:{} cannot be opened: error {}; see the kernel's log",
                 device.major,
                 device.minor,
                 error.to_errno()
@@ -270,11 +278,11 @@ impl fmt::Display for Refusal<'_> {
             ),
             Self::TooLarge { needed, ram } => write!(
                 f,
-                "{needed} bytes of buffers are more than half of {ram} bytes of memory; ask for less"
+                "{needed} bytes of buffers are over half of {ram} bytes of memory; ask for less"
             ),
             Self::NoMemory => f.write_str("no memory for the buffers; ask for less"),
             Self::NoEvents => {
-                f.write_str("this kernel has no block tracepoints; build it with CONFIG_TRACEPOINTS=y")
+                f.write_str("this kernel has no block tracepoints; it needs CONFIG_TRACEPOINTS")
             }
             Self::Probe(name, error) => write!(
                 f,
@@ -440,7 +448,8 @@ fn current_pid() -> u32 {
     unsafe { abi::blkrelay_current_pid() }
 }
 
-// ---- Text ----------------------------------------------------------------------------------------------
+// ---- Text
+// ----------------------------------------------------------------------------------------------
 
 /// Text that grows. What no memory is left for is an error.
 struct Text(KVec<u8>);
@@ -454,11 +463,7 @@ impl fmt::Write for Text {
 }
 
 impl Text {
-    fn list<T: fmt::Display>(
-        &mut self,
-        key: &str,
-        items: impl Iterator<Item = T>,
-    ) -> fmt::Result {
+    fn list<T: fmt::Display>(&mut self, key: &str, items: impl Iterator<Item = T>) -> fmt::Result {
         let mut comma = "";
 
         fmt::Write::write_str(self, key)?;
@@ -529,7 +534,8 @@ impl State {
     }
 }
 
-// ---- The files' operations -----------------------------------------------------------------------------
+// ---- The files' operations
+// -----------------------------------------------------------------------------
 
 /// File operations in static memory.
 struct Operations(bindings::file_operations);
@@ -612,11 +618,21 @@ pub(crate) unsafe fn create_data_file(
     unsafe { make_file(name, mode, parent, cpu as usize, &DATA) }.unwrap_or(core::ptr::null_mut())
 }
 
+/// `control` is opened.
+///
+/// # Safety
+///
+/// `open` of a file with these operations.
 unsafe extern "C" fn control_open(inode: *mut bindings::inode, file: *mut bindings::file) -> c_int {
     // SAFETY: What `open` is called with.
     unsafe { bindings::nonseekable_open(inode, file) }
 }
 
+/// A command is written.
+///
+/// # Safety
+///
+/// `write` of a file with these operations.
 unsafe extern "C" fn control_write(
     file: *mut bindings::file,
     buffer: *const c_char,
@@ -644,6 +660,11 @@ unsafe extern "C" fn control_write(
     })
 }
 
+/// `control` is closed, by whatever end its last holder came to.
+///
+/// # Safety
+///
+/// `release` of a file with these operations.
 unsafe extern "C" fn control_release(
     _inode: *mut bindings::inode,
     file: *mut bindings::file,
@@ -652,6 +673,11 @@ unsafe extern "C" fn control_release(
     0
 }
 
+/// `status` is opened: this is the moment that its text is of.
+///
+/// # Safety
+///
+/// `open` of a file with these operations.
 unsafe extern "C" fn status_open(_inode: *mut bindings::inode, file: *mut bindings::file) -> c_int {
     from_result(|| {
         let mut text = Text(KVec::new());
@@ -665,6 +691,11 @@ unsafe extern "C" fn status_open(_inode: *mut bindings::inode, file: *mut bindin
     })
 }
 
+/// `status` is read.
+///
+/// # Safety
+///
+/// `read` of a file that [`status_open`] has opened.
 unsafe extern "C" fn status_read(
     file: *mut bindings::file,
     buffer: *mut c_char,
@@ -686,6 +717,11 @@ unsafe extern "C" fn status_read(
     }
 }
 
+/// `status` is closed.
+///
+/// # Safety
+///
+/// `release` of a file that [`status_open`] has opened.
 unsafe extern "C" fn status_release(
     _inode: *mut bindings::inode,
     file: *mut bindings::file,
@@ -695,6 +731,11 @@ unsafe extern "C" fn status_release(
     0
 }
 
+/// A data file is opened, which makes its opener the reader of that stream.
+///
+/// # Safety
+///
+/// `open` of a file that [`create_data_file`] has made.
 unsafe extern "C" fn data_open(inode: *mut bindings::inode, file: *mut bindings::file) -> c_int {
     from_result(|| {
         // SAFETY: What `create_data_file` has put there.
@@ -708,6 +749,11 @@ unsafe extern "C" fn data_open(inode: *mut bindings::inode, file: *mut bindings:
     })
 }
 
+/// A data file is read.
+///
+/// # Safety
+///
+/// `read` of a file that [`data_open`] has opened.
 unsafe extern "C" fn data_read(
     file: *mut bindings::file,
     buffer: *mut c_char,
@@ -723,6 +769,11 @@ unsafe extern "C" fn data_read(
     })
 }
 
+/// A data file is polled.
+///
+/// # Safety
+///
+/// `poll` of a file that [`data_open`] has opened.
 unsafe extern "C" fn data_poll(
     file: *mut bindings::file,
     table: *mut bindings::poll_table_struct,
@@ -738,6 +789,11 @@ unsafe extern "C" fn data_poll(
     }
 }
 
+/// A data file is closed.
+///
+/// # Safety
+///
+/// `release` of a file that [`data_open`] has opened.
 unsafe extern "C" fn data_release(
     _inode: *mut bindings::inode,
     file: *mut bindings::file,

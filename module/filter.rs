@@ -2,11 +2,11 @@
 
 //! Which request queues are traced: one bit for each queue id.
 //!
-//! The bitmap is also the gate. All zero means that no probe records: so it is before start has registered
-//! the last probe, and so stop makes it again before it unregisters the first.
+//! The bitmap is also the gate. All zero means that no probe records: so it is before start has
+//! registered the last probe, and so stop makes it again before it unregisters the first.
 //!
-//! Rust's own atomics stand here and not the kernel's: those are two calls into C for each event on a kernel
-//! that gcc built, while these are the one load that `READ_ONCE()` is.
+//! Rust's own atomics stand here and not the kernel's: those are two calls into C for each event on
+//! a kernel that gcc built, while these are the one load that `READ_ONCE()` is.
 
 use core::sync::atomic::{
     AtomicUsize,
@@ -41,8 +41,9 @@ impl Filter {
 
     /// Whether events of this queue are recorded.
     ///
-    /// Takes `request_queue.id` as it is. `None` stands for a queue that is not traced; an id that a record
-    /// cannot carry is never traced. The load acquires: who sees the open gate sees the channel behind it.
+    /// Takes `request_queue.id` as it is. `None` stands for a queue that is not traced; an id that
+    /// a record cannot carry is never traced. The load acquires: who sees the open gate sees the
+    /// channel behind it.
     #[inline(always)]
     pub(crate) fn admit(&self, id: i32) -> Option<u16> {
         let id = id as u32;

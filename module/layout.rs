@@ -2,9 +2,9 @@
 
 //! Where Rust believes a field of the kernel's to be, compared with where C has it.
 //!
-//! bindgen drops the alignment of an empty aligned member, for one, and every field behind it moves in
-//! silence. Every field that this module reads or sets is listed here and in `shim.h`; one that differs fails
-//! the build.
+//! bindgen drops the alignment of an empty aligned member, for one, and every field behind it moves
+//! in silence. Every field that this module reads or sets is listed here and in `shim.h`; one that
+//! differs fails the build.
 
 use crate::abi;
 use core::mem::offset_of;
@@ -16,7 +16,9 @@ macro_rules! check {
             const _: () = assert!(
                 offset_of!($module::$type, $field) == abi::$constant as usize,
                 concat!(
-                    "bindgen's layout of struct ", stringify!($type), " is not the compiler's: see field ",
+                    "bindgen gets the layout of struct ",
+                    stringify!($type),
+                    " wrong, see field ",
                     stringify!($field),
                 ),
             );

@@ -2,12 +2,13 @@
 
 //! One small function for each block event, and the table that names them.
 //!
-//! A probe asks the filter, reads raw fields, packs them (`record.rs`) and makes one call into the shim, which
-//! opens the window with interrupts off. It runs in process, softirq or hardirq context, with preemption on
-//! where its caller has it on. It does not sleep, allocate, print, lock or panic.
+//! A probe asks the filter, reads raw fields, packs them (`record.rs`) and makes one call into the
+//! shim, which opens the window with interrupts off. It runs in process, softirq or hardirq
+//! context, with preemption on where its caller has it on. It does not sleep, allocate, print, lock
+//! or panic.
 //!
-//! Requests and bios are never borrowed: the block layer changes them meanwhile. They are read field by field,
-//! through raw pointers.
+//! Requests and bios are never borrowed: the block layer changes them meanwhile. They are read
+//! field by field, through raw pointers.
 
 use crate::{
     abi,
@@ -41,8 +42,8 @@ struct Row {
     probe: *mut c_void,
 }
 
-/// Declares the probes' table, and compares each probe with its declaration in `shim.h`, which the shim in
-/// its turn compares with the tracepoint.
+/// Declares the probes' table, and compares each probe with its declaration in `shim.h`, which the
+/// shim in its turn compares with the tracepoint.
 macro_rules! probes {
     ($($tracepoint:literal, $name:literal, $probe:ident;)+) => {
         const ROWS: &[Row] = &[$(Row {
@@ -110,8 +111,8 @@ impl Events {
             let Some(tracepoint) = *tracepoint else {
                 continue;
             };
-            // SAFETY: The compiler has compared the probe with the tracepoint of that name, see `probes!` and
-            // `blkrelay_check_signatures()`. It runs in any context, see above.
+            // SAFETY: The compiler has compared the probe with the tracepoint of that name, see
+            // `probes!` and `blkrelay_check_signatures()`. It runs in any context, see above.
             unsafe { probes.register(tracepoint, row.probe) }.map_err(|e| (row.tracepoint, e))?;
         }
         Ok(probes)
@@ -147,7 +148,8 @@ unsafe fn admit(q: *mut request_queue) -> Option<u16> {
 ///
 /// # Safety
 ///
-/// `bio` is a bio that its tracepoint hands out: it has a device, whose queue is live while the bio is.
+/// `bio` is a bio that its tracepoint hands out: it has a device, whose queue is live while the bio
+/// is.
 #[inline(always)]
 unsafe fn bio_words(bio: *mut bio, action: u32) -> Option<(Words, *mut request_queue)> {
     // SAFETY: By the contract, both pointers are valid, and so is the queue behind them.
@@ -155,8 +157,13 @@ unsafe fn bio_words(bio: *mut bio, action: u32) -> Option<(Words, *mut request_q
     // SAFETY: As above.
     let queue = unsafe { admit(q) }?;
     // SAFETY: Plain reads of integers that nobody writes while the bio is at a tracepoint.
-    let (sector, bytes, opf) =
-        unsafe { ((*bio).bi_iter.bi_sector, (*bio).bi_iter.bi_size, (*bio).bi_opf) };
+    let (sector, bytes, opf) = unsafe {
+        (
+            (*bio).bi_iter.bi_sector,
+            (*bio).bi_iter.bi_size,
+            (*bio).bi_opf,
+        )
+    };
 
     Some((
         Words {
@@ -186,8 +193,8 @@ unsafe fn emit_bio(bio: *mut bio, action: u32) {
 ///
 /// # Safety
 ///
-/// `rq` is a request that its tracepoint hands out: it has a queue and a hardware context, both live while the
-/// request is.
+/// `rq` is a request that its tracepoint hands out: it has a queue and a hardware context, both
+/// live while the request is.
 #[inline(always)]
 unsafe fn request_words(rq: *mut request) -> Option<(u64, u32, u32, *mut request_queue)> {
     // SAFETY: By the contract.
@@ -261,6 +268,11 @@ unsafe fn emit_queue(q: *mut request_queue, action: u32, requests: u32) {
 // The probes. Each is called by its tracepoint alone, with what that tracepoint hands out: see
 // `include/trace/events/block.h` and the calls of `trace_block_*()` in `block/`.
 
+/// A bio is submitted to a queue.
+///
+/// # Safety
+///
+/// For `block_bio_queue` alone.
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_bio_queue(_: *mut c_void, bio: *mut bio) {
     // SAFETY: The bio is being submitted.
@@ -270,32 +282,58 @@ unsafe extern "C" fn blkrelay_probe_bio_queue(_: *mut c_void, bio: *mut bio) {
     }
 }
 
+/// A bio is appended to a request.
+///
+/// # Safety
+///
+/// For `block_bio_backmerge` alone.
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_bio_backmerge(_: *mut c_void, bio: *mut bio) {
     // SAFETY: The bio is being merged.
     unsafe { emit_bio(bio, abi::BLKRELAY_M) }
 }
 
+/// A bio is put in front of a request.
+///
+/// # Safety
+///
+/// For `block_bio_frontmerge` alone.
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_bio_frontmerge(_: *mut c_void, bio: *mut bio) {
     // SAFETY: The bio is being merged.
     unsafe { emit_bio(bio, abi::BLKRELAY_F) }
 }
 
+/// A request has been found for a bio.
+///
+/// # Safety
+///
+/// For `block_getrq` alone.
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_getrq(_: *mut c_void, bio: *mut bio) {
     // SAFETY: The bio is being submitted.
     unsafe { emit_bio(bio, abi::BLKRELAY_G) }
 }
 
-/// `new_sector` is where the rest begins. It is 32 bits wide in 7.3 and wraps at 2 TiB: sector plus size of the
-/// front part, which is the bio at hand, say the same and do not wrap.
+/// A bio is too large and is split.
+///
+/// `new_sector` is where the rest begins. It is 32 bits wide in 7.3 and wraps at 2 TiB: sector plus
+/// size of the front part, which is the bio at hand, say the same and do not wrap.
+///
+/// # Safety
+///
+/// For `block_split` alone.
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_split(_: *mut c_void, bio: *mut bio, _new_sector: c_uint) {
     // SAFETY: The bio is being submitted.
     unsafe { emit_bio(bio, abi::BLKRELAY_X) }
 }
 
+/// A bio has been redirected: from a partition, or by a stacked driver.
+///
+/// # Safety
+///
+/// For `block_bio_remap` alone.
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_bio_remap(_: *mut c_void, bio: *mut bio, dev: u32, from: u64) {
     // SAFETY: The bio is being submitted.
@@ -314,7 +352,11 @@ unsafe extern "C" fn blkrelay_probe_bio_remap(_: *mut c_void, bio: *mut bio, dev
     }
 }
 
-/// A bio-based driver's completion. The tracepoint says whose queue it means.
+/// A bio-based driver's bio is done.
+///
+/// # Safety
+///
+/// For `block_bio_complete` alone.
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_bio_complete(
     _: *mut c_void,
@@ -325,32 +367,58 @@ unsafe extern "C" fn blkrelay_probe_bio_complete(
     unsafe { emit_bio(bio, abi::BLKRELAY_BIO_C) }
 }
 
+/// A request goes into the scheduler.
+///
+/// # Safety
+///
+/// For `block_rq_insert` alone.
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_rq_insert(_: *mut c_void, rq: *mut request) {
     // SAFETY: The request is owned by the caller.
     unsafe { emit_request(rq, abi::BLKRELAY_I) }
 }
 
+/// A driver gives a request back.
+///
+/// # Safety
+///
+/// For `block_rq_requeue` alone.
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_rq_requeue(_: *mut c_void, rq: *mut request) {
     // SAFETY: The request is owned by the caller.
     unsafe { emit_request(rq, abi::BLKRELAY_R) }
 }
 
+/// A request goes to its driver.
+///
+/// # Safety
+///
+/// For `block_rq_issue` alone.
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_rq_issue(_: *mut c_void, rq: *mut request) {
     // SAFETY: The request is owned by the caller.
     unsafe { emit_request(rq, abi::BLKRELAY_D) }
 }
 
+/// A request is swallowed by its neighbour.
+///
+/// # Safety
+///
+/// For `block_rq_merge` alone.
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_rq_merge(_: *mut c_void, rq: *mut request) {
     // SAFETY: The request is owned by the caller.
     unsafe { emit_request(rq, abi::BLKRELAY_N) }
 }
 
-/// May come several times for one request: each time `nr_bytes` more are done. `bio` is NULL when there is
-/// none left, or none was there.
+/// A request, or the front of it, is done.
+///
+/// May come several times for one request: each time `nr_bytes` more are done. `bio` is NULL when
+/// there is none left, or none was there.
+///
+/// # Safety
+///
+/// For `block_rq_complete` alone.
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_rq_complete(
     _: *mut c_void,
@@ -375,12 +443,22 @@ unsafe extern "C" fn blkrelay_probe_rq_complete(
     }
 }
 
+/// A task begins to collect requests.
+///
+/// # Safety
+///
+/// For `block_plug` alone.
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_plug(_: *mut c_void, q: *mut request_queue) {
     // SAFETY: The caller is plugging the queue, so it is live.
     unsafe { emit_queue(q, abi::BLKRELAY_P, 0) }
 }
 
+/// Collected requests go to a queue.
+///
+/// # Safety
+///
+/// For `block_unplug` alone.
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_unplug(
     _: *mut c_void,

@@ -2,9 +2,9 @@
 
 //! The words of a record: how sector, queue, operation, tag, task and status are packed.
 //!
-//! Pure arithmetic on plain integers, without kernel types and without `unsafe`, so that a test on the
-//! host runs the very code that the kernel runs. Layouts and masks come from the contract (`blkrelay.h`),
-//! which whoever includes this file provides as the sibling module `abi`.
+//! Pure arithmetic on plain integers, without kernel types and without `unsafe`, so that a test on
+//! the host runs the very code that the kernel runs. Layouts and masks come from the contract
+//! (`blkrelay.h`), which whoever includes this file provides as the sibling module `abi`.
 
 use super::abi;
 
@@ -17,7 +17,8 @@ pub(crate) const HEAD: usize = core::mem::size_of::<abi::blkrelay_subbuf>();
 // Slots begin right behind the head, each on a multiple of its own size.
 const _: () = assert!(HEAD % SLOT == 0);
 
-/// The words of an event that a probe fills in; the time and the pid are added where interrupts are off.
+/// The words of an event that a probe fills in; the time and the pid are added where interrupts are
+/// off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Words {
     /// `blkrelay_record.place`: sector and queue.
@@ -49,11 +50,11 @@ pub(crate) const fn place(sector: u64, queue: u16) -> u64 {
     sector & abi::BLKRELAY_SECTOR_MASK | (queue as u64) << abi::BLKRELAY_SECTOR_BITS
 }
 
-/// The sector of a request, or all ones if it is a passthrough request: those have none, and the field
-/// holds whatever was there before.
+/// The sector of a request, or all ones if it is a passthrough request: those have none, and the
+/// field holds whatever was there before.
 ///
-/// `opf` is `cmd_flags`; its low byte is the operation. `REQ_OP_DRV_IN` and `REQ_OP_DRV_OUT` are 34 and 35
-/// (`include/linux/blk_types.h`).
+/// `opf` is `cmd_flags`; its low byte is the operation. `REQ_OP_DRV_IN` and `REQ_OP_DRV_OUT` are 34
+/// and 35 (`include/linux/blk_types.h`).
 #[inline(always)]
 pub(crate) const fn request_sector(opf: u32, sector: u64) -> u64 {
     if opf & 0xfe == 34 {

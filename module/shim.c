@@ -24,7 +24,7 @@
 
 static DEFINE_PER_CPU_ALIGNED(struct blkrelay_cpu, blkrelay_cpus);
 
-/* ---- The clock --------------------------------------------------------------------------------- */
+/* ---- The clock ------------------------------------------------------------------------------- */
 
 #ifdef CONFIG_X86_64
 static DEFINE_STATIC_KEY_TRUE(blkrelay_tsc);
@@ -52,8 +52,8 @@ static __always_inline u64 blkrelay_clock_tsc(void)
 #endif
 
 /*
- * ktime_get_mono_fast_ns() may step back by the clock's last slew when it races with a timekeeping update:
- * the stream must not.
+ * ktime_get_mono_fast_ns() may step back by the clock's last slew when it races with a timekeeping
+ * update: the stream must not.
  */
 static u64 blkrelay_clock_mono(struct blkrelay_cpu *cpu)
 {
@@ -91,7 +91,7 @@ u32 blkrelay_tsc_khz(void)
 #endif
 }
 
-/* ---- The fast path ----------------------------------------------------------------------------- */
+/* ---- The fast path --------------------------------------------------------------------------- */
 
 /* A pid fits beside the action without a mask. */
 static_assert(PID_MAX_LIMIT <= BLKRELAY_PID_MASK);
@@ -147,8 +147,8 @@ static __always_inline bool store(struct blkrelay_cpu *cpu, bool tsc, u64 place,
 }
 
 /*
- * All that is not the fast path. Out of line, with what it needs in registers and the last thing that emit()
- * does, so that the fast path saves no register for it.
+ * All that is not the fast path. Out of line, with what it needs in registers and the last thing
+ * that emit() does, so that the fast path saves no register for it.
  */
 static noinline void emit_rest(u64 place, u64 size_op, u64 id_who, struct request_queue *q,
 			       const struct blkrelay_from *from, unsigned long flags)
@@ -174,10 +174,11 @@ static __always_inline void emit(u64 place, u64 size_op, u64 id_who, struct requ
 		id_who |= (u64)pid << 32;
 	}
 
-	/* CPU, time, order and slot belong together: no interrupt, and no migration, comes between. */
+	/* CPU, time, order and slot belong together: no interrupt and no migration between them. */
 	local_irq_save(flags);
 	if (likely(blkrelay_clock_is_tsc() &&
-		   store(this_cpu_ptr(&blkrelay_cpus), true, place, size_op, id_who, from, who, pid)))
+		   store(this_cpu_ptr(&blkrelay_cpus), true, place, size_op, id_who, from, who,
+			 pid)))
 		local_irq_restore(flags);
 	else
 		emit_rest(place, size_op, id_who, q, from, flags);
@@ -204,7 +205,7 @@ void blkrelay_emit_remap(u64 place, u64 size_op, u64 id_who, struct request_queu
 	emit(place, size_op, id_who, q, from, WHO_PID);
 }
 
-/* ---- Tasks ------------------------------------------------------------------------------------- */
+/* ---- Tasks ----------------------------------------------------------------------------------- */
 
 /* Whether the current task has been named, by its present comm. */
 bool blkrelay_task_named(const struct blkrelay_cpu *cpu)
@@ -213,9 +214,9 @@ bool blkrelay_task_named(const struct blkrelay_cpu *cpu)
 }
 
 /*
- * Here and not in Rust: in a kernel without SCHEDSTATS bindgen gets task_struct's layout wrong. comm may be
- * rewritten meanwhile; what counts is that the record and the table agree, so that the next Q compares with
- * what was written.
+ * Here and not in Rust: in a kernel without SCHEDSTATS bindgen gets task_struct's layout wrong.
+ * comm may be rewritten meanwhile; what counts is that the record and the table agree, so that the
+ * next Q compares with what was written.
  */
 void blkrelay_name_task(struct blkrelay_cpu *cpu, struct blkrelay_task *task)
 {
@@ -238,7 +239,7 @@ u32 blkrelay_current_pid(void)
 	return current->pid;
 }
 
-/* ---- Per-CPU data ------------------------------------------------------------------------------ */
+/* ---- Per-CPU data ---------------------------------------------------------------------------- */
 
 struct blkrelay_cpu *blkrelay_cpu_ptr(unsigned int cpu)
 {
@@ -276,18 +277,19 @@ u64 blkrelay_ram_bytes(void)
 	return (u64)totalram_pages() << PAGE_SHIFT;
 }
 
-/* ---- Devices ----------------------------------------------------------------------------------- */
+/* ---- Devices --------------------------------------------------------------------------------- */
 
 /*
- * The id of the request queue behind a block device, partitions included, or a negative errno. The device
- * is opened for that moment only: a trace must not keep a disk from going away.
+ * The id of the request queue behind a block device, partitions included, or a negative errno. The
+ * device is opened for that moment only: a trace must not keep a disk from going away.
  */
 int blkrelay_queue_id(unsigned int major, unsigned int minor)
 {
 	struct file *file;
 	int id;
 
-	file = bdev_file_open_by_dev(MKDEV(major, minor), BLK_OPEN_READ | BLK_OPEN_NDELAY, NULL, NULL);
+	file = bdev_file_open_by_dev(MKDEV(major, minor), BLK_OPEN_READ | BLK_OPEN_NDELAY, NULL,
+				     NULL);
 	if (IS_ERR(file))
 		return PTR_ERR(file);
 	id = bdev_get_queue(file_bdev(file))->id;
@@ -295,7 +297,7 @@ int blkrelay_queue_id(unsigned int major, unsigned int minor)
 	return id;
 }
 
-/* ---- Tracepoints ------------------------------------------------------------------------------- */
+/* ---- Tracepoints ----------------------------------------------------------------------------- */
 
 void blkrelay_synchronize_probes(void)
 {
@@ -303,8 +305,8 @@ void blkrelay_synchronize_probes(void)
 }
 
 /*
- * A probe is registered as a void pointer. This is where the compiler compares it with the tracepoint; the
- * Rust side compares its definitions with the same declarations (probes.rs).
+ * A probe is registered as a void pointer. This is where the compiler compares it with the
+ * tracepoint; the Rust side compares its definitions with the same declarations (probes.rs).
  */
 static void __maybe_unused blkrelay_check_signatures(void)
 {
@@ -324,11 +326,11 @@ static void __maybe_unused blkrelay_check_signatures(void)
 	check_trace_callback_type_block_bio_complete(blkrelay_probe_bio_complete);
 }
 
-/* ---- Readers ----------------------------------------------------------------------------------- */
+/* ---- Readers --------------------------------------------------------------------------------- */
 
 /*
- * In module memory and not in struct rchan_buf: an epoll set keeps a pointer to @wait until its file is
- * closed, and an open file keeps the module, but not the channel.
+ * In module memory and not in struct rchan_buf: an epoll set keeps a pointer to @wait until its
+ * file is closed, and an open file keeps the module, but not the channel.
  */
 struct blkrelay_reader {
 	wait_queue_head_t wait;
@@ -389,8 +391,8 @@ void blkrelay_reader_poll(unsigned int cpu, struct file *file, struct poll_table
 }
 
 /*
- * From a probe: possibly with the runqueue's or any other lock held, so the wake-up itself is deferred. The
- * barrier in wq_has_sleeper() pairs with the one in poll_wait().
+ * From a probe: possibly with the runqueue's or any other lock held, so the wake-up itself is
+ * deferred. The barrier in wq_has_sleeper() pairs with the one in poll_wait().
  */
 void blkrelay_reader_wake(unsigned int cpu)
 {

@@ -3,8 +3,8 @@
  * blkrelay: what the C shim and the Rust module share. bindgen reads this file, and through it the
  * contract (blkrelay.h) and the declarations of <linux/relay.h>.
  *
- * Only what Rust cannot say on this kernel stands in the shim: per-CPU variables, static inlines, macros,
- * and the instruction-level fast path that depends on them.
+ * Only what Rust cannot say on this kernel stands in the shim: per-CPU variables, static inlines,
+ * macros, and the instruction-level fast path that depends on them.
  */
 #ifndef _BLKRELAY_SHIM_H
 #define _BLKRELAY_SHIM_H
@@ -53,8 +53,8 @@ struct blkrelay_seen {
  * @lost:    events that found no room
  * @lost_first: @lost_last: their times since the last sub-buffer was begun, 0 if none
  *
- * Written by its own CPU with interrupts off; by others only while no probe can run there (the CPU is
- * offline, or all probes are unregistered and synchronised).
+ * Written by its own CPU with interrupts off; by others only while no probe can run there (the CPU
+ * is offline, or all probes are unregistered and synchronised).
  */
 struct blkrelay_cpu {
 	u64 *pos;
@@ -73,66 +73,66 @@ struct blkrelay_cpu {
 };
 
 /*
- * Where Rust believes a kernel field to be is compared with this at compile time (layout.rs): bindgen has
- * been seen to drop the alignment of a member, which moves every later field in silence.
+ * Where Rust believes a kernel field to be is compared with this at compile time (layout.rs):
+ * bindgen has been seen to drop the alignment of a member, which moves every later field in
+ * silence.
  */
-#define BLKRELAY_FIELD(type, field) \
-	BLKRELAY_AT_##type##_##field = offsetof(struct type, field)
+#define FIELD_AT(type, field)	offsetof(struct type, field)
 
 enum blkrelay_layout {
-	BLKRELAY_FIELD(request, q),
-	BLKRELAY_FIELD(request, mq_hctx),
-	BLKRELAY_FIELD(request, cmd_flags),
-	BLKRELAY_FIELD(request, tag),
-	BLKRELAY_FIELD(request, internal_tag),
-	BLKRELAY_FIELD(request, __data_len),
-	BLKRELAY_FIELD(request, __sector),
-	BLKRELAY_FIELD(request, bio),
-	BLKRELAY_FIELD(blk_mq_hw_ctx, queue_num),
-	BLKRELAY_FIELD(bio, bi_bdev),
-	BLKRELAY_FIELD(bio, bi_opf),
-	BLKRELAY_FIELD(bio, bi_iter),
-	BLKRELAY_FIELD(bvec_iter, bi_sector),
-	BLKRELAY_FIELD(bvec_iter, bi_size),
-	BLKRELAY_FIELD(block_device, bd_queue),
-	BLKRELAY_FIELD(block_device, bd_nr_sectors),
-	BLKRELAY_FIELD(request_queue, id),
-	BLKRELAY_FIELD(request_queue, disk),
-	BLKRELAY_FIELD(request_queue, limits),
-	BLKRELAY_FIELD(request_queue, nr_hw_queues),
-	BLKRELAY_FIELD(queue_limits, logical_block_size),
-	BLKRELAY_FIELD(gendisk, major),
-	BLKRELAY_FIELD(gendisk, first_minor),
-	BLKRELAY_FIELD(gendisk, disk_name),
-	BLKRELAY_FIELD(gendisk, part0),
-	BLKRELAY_FIELD(gendisk, diskseq),
-	BLKRELAY_FIELD(rchan_buf, start),
-	BLKRELAY_FIELD(rchan_buf, data),
-	BLKRELAY_FIELD(rchan_buf, offset),
-	BLKRELAY_FIELD(rchan_buf, subbufs_produced),
-	BLKRELAY_FIELD(rchan_buf, subbufs_consumed),
-	BLKRELAY_FIELD(rchan_buf, cpu),
-	BLKRELAY_FIELD(rchan_callbacks, subbuf_start),
-	BLKRELAY_FIELD(rchan_callbacks, create_buf_file),
-	BLKRELAY_FIELD(rchan_callbacks, remove_buf_file),
-	BLKRELAY_FIELD(tracepoint, name),
-	BLKRELAY_FIELD(inode, i_private),
-	BLKRELAY_FIELD(file, private_data),
-	BLKRELAY_FIELD(file_operations, owner),
-	BLKRELAY_FIELD(file_operations, llseek),
-	BLKRELAY_FIELD(file_operations, read),
-	BLKRELAY_FIELD(file_operations, write),
-	BLKRELAY_FIELD(file_operations, poll),
-	BLKRELAY_FIELD(file_operations, open),
-	BLKRELAY_FIELD(file_operations, release),
-	BLKRELAY_FIELD(system_time_snapshot, systime),
-	BLKRELAY_FIELD(system_time_snapshot, monoraw),
-	BLKRELAY_FIELD(system_time_snapshot, cs_id),
+	BLKRELAY_AT_request_q = FIELD_AT(request, q),
+	BLKRELAY_AT_request_mq_hctx = FIELD_AT(request, mq_hctx),
+	BLKRELAY_AT_request_cmd_flags = FIELD_AT(request, cmd_flags),
+	BLKRELAY_AT_request_tag = FIELD_AT(request, tag),
+	BLKRELAY_AT_request_internal_tag = FIELD_AT(request, internal_tag),
+	BLKRELAY_AT_request___data_len = FIELD_AT(request, __data_len),
+	BLKRELAY_AT_request___sector = FIELD_AT(request, __sector),
+	BLKRELAY_AT_request_bio = FIELD_AT(request, bio),
+	BLKRELAY_AT_blk_mq_hw_ctx_queue_num = FIELD_AT(blk_mq_hw_ctx, queue_num),
+	BLKRELAY_AT_bio_bi_bdev = FIELD_AT(bio, bi_bdev),
+	BLKRELAY_AT_bio_bi_opf = FIELD_AT(bio, bi_opf),
+	BLKRELAY_AT_bio_bi_iter = FIELD_AT(bio, bi_iter),
+	BLKRELAY_AT_bvec_iter_bi_sector = FIELD_AT(bvec_iter, bi_sector),
+	BLKRELAY_AT_bvec_iter_bi_size = FIELD_AT(bvec_iter, bi_size),
+	BLKRELAY_AT_block_device_bd_queue = FIELD_AT(block_device, bd_queue),
+	BLKRELAY_AT_block_device_bd_nr_sectors = FIELD_AT(block_device, bd_nr_sectors),
+	BLKRELAY_AT_request_queue_id = FIELD_AT(request_queue, id),
+	BLKRELAY_AT_request_queue_disk = FIELD_AT(request_queue, disk),
+	BLKRELAY_AT_request_queue_limits = FIELD_AT(request_queue, limits),
+	BLKRELAY_AT_request_queue_nr_hw_queues = FIELD_AT(request_queue, nr_hw_queues),
+	BLKRELAY_AT_queue_limits_logical_block_size = FIELD_AT(queue_limits, logical_block_size),
+	BLKRELAY_AT_gendisk_major = FIELD_AT(gendisk, major),
+	BLKRELAY_AT_gendisk_first_minor = FIELD_AT(gendisk, first_minor),
+	BLKRELAY_AT_gendisk_disk_name = FIELD_AT(gendisk, disk_name),
+	BLKRELAY_AT_gendisk_part0 = FIELD_AT(gendisk, part0),
+	BLKRELAY_AT_gendisk_diskseq = FIELD_AT(gendisk, diskseq),
+	BLKRELAY_AT_rchan_buf_start = FIELD_AT(rchan_buf, start),
+	BLKRELAY_AT_rchan_buf_data = FIELD_AT(rchan_buf, data),
+	BLKRELAY_AT_rchan_buf_offset = FIELD_AT(rchan_buf, offset),
+	BLKRELAY_AT_rchan_buf_subbufs_produced = FIELD_AT(rchan_buf, subbufs_produced),
+	BLKRELAY_AT_rchan_buf_subbufs_consumed = FIELD_AT(rchan_buf, subbufs_consumed),
+	BLKRELAY_AT_rchan_buf_cpu = FIELD_AT(rchan_buf, cpu),
+	BLKRELAY_AT_rchan_callbacks_subbuf_start = FIELD_AT(rchan_callbacks, subbuf_start),
+	BLKRELAY_AT_rchan_callbacks_create_buf_file = FIELD_AT(rchan_callbacks, create_buf_file),
+	BLKRELAY_AT_rchan_callbacks_remove_buf_file = FIELD_AT(rchan_callbacks, remove_buf_file),
+	BLKRELAY_AT_tracepoint_name = FIELD_AT(tracepoint, name),
+	BLKRELAY_AT_inode_i_private = FIELD_AT(inode, i_private),
+	BLKRELAY_AT_file_private_data = FIELD_AT(file, private_data),
+	BLKRELAY_AT_file_operations_owner = FIELD_AT(file_operations, owner),
+	BLKRELAY_AT_file_operations_llseek = FIELD_AT(file_operations, llseek),
+	BLKRELAY_AT_file_operations_read = FIELD_AT(file_operations, read),
+	BLKRELAY_AT_file_operations_write = FIELD_AT(file_operations, write),
+	BLKRELAY_AT_file_operations_poll = FIELD_AT(file_operations, poll),
+	BLKRELAY_AT_file_operations_open = FIELD_AT(file_operations, open),
+	BLKRELAY_AT_file_operations_release = FIELD_AT(file_operations, release),
+	BLKRELAY_AT_system_time_snapshot_systime = FIELD_AT(system_time_snapshot, systime),
+	BLKRELAY_AT_system_time_snapshot_monoraw = FIELD_AT(system_time_snapshot, monoraw),
+	BLKRELAY_AT_system_time_snapshot_cs_id = FIELD_AT(system_time_snapshot, cs_id),
 };
 
 /*
- * Recording one event on this CPU. @place, @size_op and @id_who are the last three words of a struct
- * blkrelay_record but for the pid, which is added here; @q is the queue that @place names.
+ * Recording one event on this CPU. @place, @size_op and @id_who are the last three words of a
+ * struct blkrelay_record but for the pid, which is added here; @q is the queue that @place names.
  */
 void blkrelay_emit(u64 place, u64 size_op, u64 id_who, struct request_queue *q);
 void blkrelay_emit_bio_queue(u64 place, u64 size_op, u64 id_who, struct request_queue *q);
@@ -140,7 +140,10 @@ void blkrelay_emit_complete(u64 place, u64 size_op, u64 id_who, struct request_q
 void blkrelay_emit_remap(u64 place, u64 size_op, u64 id_who, struct request_queue *q,
 			 const struct blkrelay_from *from);
 
-/* channel.rs: an event that does not fit, or whose task or queue has not been named. Interrupts are off. */
+/*
+ * channel.rs: an event that does not fit, or whose task or queue has not been named. Interrupts are
+ * off.
+ */
 void blkrelay_emit_slow(struct blkrelay_cpu *cpu, u64 place, u64 size_op, u64 id_who,
 			struct request_queue *q, const struct blkrelay_from *from);
 

@@ -2,8 +2,8 @@
 
 //! Tracepoints by name, and probes that are unregistered when they are dropped.
 //!
-//! Only six of the block layer's tracepoints are exported, so none is linked against: all are looked up by
-//! name, and one that this kernel lacks is simply not there.
+//! Only six of the block layer's tracepoints are exported, so none is linked against: all are
+//! looked up by name, and one that this kernel lacks is simply not there.
 
 use crate::abi;
 use core::{
@@ -34,8 +34,8 @@ struct Lookup<'a> {
 }
 
 impl Tracepoint {
-    /// Looks up tracepoints by name: `found` gets one entry for each name, `None` where there is no such
-    /// tracepoint.
+    /// Looks up tracepoints by name: `found` gets one entry for each name, `None` where there is no
+    /// such tracepoint.
     pub(crate) fn lookup<const N: usize>(names: &[&'static CStr; N]) -> [Option<Self>; N] {
         let mut found = [None; N];
         let mut lookup = Lookup {
@@ -43,7 +43,8 @@ impl Tracepoint {
             found: &mut found,
         };
 
-        // SAFETY: `visit` gets what it expects: a live tracepoint, and `lookup`, which outlives the call.
+        // SAFETY: `visit` gets what it expects: a live tracepoint, and `lookup`, which outlives the
+        // call.
         unsafe {
             bindings::for_each_kernel_tracepoint(
                 Some(Self::visit),
@@ -55,8 +56,8 @@ impl Tracepoint {
 
     /// # Safety
     ///
-    /// `tracepoint` is a tracepoint of the kernel proper and `lookup` points to a [`Lookup`] that nobody else
-    /// uses.
+    /// `tracepoint` is a tracepoint of the kernel proper and `lookup` points to a [`Lookup`] that
+    /// nobody else uses.
     unsafe extern "C" fn visit(tracepoint: *mut bindings::tracepoint, lookup: *mut c_void) {
         let Some(pointer) = NonNull::new(tracepoint) else {
             return;
@@ -87,7 +88,8 @@ struct Probe {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant this undoes one registration. It fails only if there was none.
+        // SAFETY: By the type invariant this undoes one registration. It fails only if there was
+        // none.
         unsafe {
             bindings::tracepoint_probe_unregister(
                 self.tracepoint.0.as_ptr(),
@@ -100,8 +102,8 @@ impl Drop for Probe {
 
 /// Registered probes.
 ///
-/// When this has been dropped, no probe runs any more, on any CPU. Dropping sleeps for a grace period, one
-/// for all probes.
+/// When this has been dropped, no probe runs any more, on any CPU. Dropping sleeps for a grace
+/// period, one for all probes.
 pub(crate) struct Probes(KVec<Probe>);
 
 // SAFETY: A probe may be unregistered by any thread.
@@ -117,20 +119,21 @@ impl Probes {
     ///
     /// # Errors
     ///
-    /// Whatever `tracepoint_probe_register()` says, and `ENOMEM`. The probes that have been registered before
-    /// stay so.
+    /// Whatever `tracepoint_probe_register()` says, and `ENOMEM`. The probes that have been
+    /// registered before stay so.
     ///
     /// # Safety
     ///
-    /// `function` is a function with that tracepoint's parameters, a `void *` before them, that may run in any
-    /// context in which the tracepoint is hit.
+    /// `function` is a function with that tracepoint's parameters, a `void *` before them, that may
+    /// run in any context in which the tracepoint is hit.
     pub(crate) unsafe fn register(
         &mut self,
         tracepoint: Tracepoint,
         function: *mut c_void,
     ) -> Result {
         self.0.reserve(1, GFP_KERNEL)?;
-        // SAFETY: The tracepoint is live by its invariant, the function fits by this one's contract.
+        // SAFETY: The tracepoint is live by its invariant, the function fits by this one's
+        // contract.
         to_result(unsafe {
             bindings::tracepoint_probe_register(
                 tracepoint.0.as_ptr(),
@@ -153,8 +156,8 @@ impl Probes {
 impl Drop for Probes {
     fn drop(&mut self) {
         self.0.clear();
-        // A probe that was entered before it was unregistered may still run: tracepoints are protected by
-        // SRCU, with preemption on.
+        // A probe that was entered before it was unregistered may still run: tracepoints are
+        // protected by SRCU, with preemption on.
         // SAFETY: May sleep here: nothing that drops probes holds a spinlock or runs in a probe.
         unsafe { abi::blkrelay_synchronize_probes() };
     }
