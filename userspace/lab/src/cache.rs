@@ -6,8 +6,7 @@
 //! at once meet at a lock for each entry, which the kernel drops when its holder dies.
 
 use anyhow::{Context, Result};
-use nix::fcntl::{Flock, FlockArg};
-use nix::unistd::Uid;
+use nix::fcntl::{fcntl, FcntlArg, FdFlag, Flock, FlockArg};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -85,7 +84,9 @@ impl Cache {
         names
     }
 
-    /// Takes the lock of an entry; waits for another run that makes it, and says so.
+    /// Takes the lock of an entry; waits for another run that makes it, and says so. Child processes
+    /// inherit it: when a run is killed the lock holds until its compilers are gone too, so that they
+    /// cannot write into what the next run makes.
     ///
     /// # Errors
     ///
@@ -100,6 +101,7 @@ impl Cache {
             .write(true)
             .open(&path)
             .with_context(|| path.display().to_string())?;
+        fcntl(&file, FcntlArg::F_SETFD(FdFlag::empty()))?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => Ok(lock),
             Err((file, nix::errno::Errno::EWOULDBLOCK)) => {
@@ -167,11 +169,6 @@ pub fn write_whole(path: &Path, data: &[u8]) -> Result<()> {
         fs::rename(&part, path)
     };
     write().with_context(|| path.display().to_string())
-}
-
-/// Whether this process may do what only root may.
-pub fn is_root() -> bool {
-    Uid::effective().is_root()
 }
 
 #[cfg(test)]

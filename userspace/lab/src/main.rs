@@ -5,7 +5,7 @@
 //! each of the two lists here.
 
 use anyhow::Result;
-use blkrelay_lab::{cli, kernel, measure, module_build, preflight};
+use blkrelay_lab::{cli, kernel, measure, module_build, preflight, progress};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -32,6 +32,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    progress::began();
     let result: Result<ExitCode> = match Lab::parse().command {
         Command::Preflight(args) => preflight::run(&args),
         Command::Kernel(args) => kernel::run(&args),

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 /// In a pipe a long step writes at most one line in this time.
 const SPARSE: Duration = Duration::from_secs(20);
 
-fn began() -> Instant {
+/// When the program began: the first call decides.
+pub fn began() -> Instant {
     static BEGAN: OnceLock<Instant> = OnceLock::new();
     *BEGAN.get_or_init(Instant::now)
 }
