@@ -481,12 +481,24 @@ impl<'a> Stream<'a> {
         if buf.is_null() {
             return false;
         }
-        // SAFETY: Our own end of a live buffer.
-        let refused = unsafe { (*buf).offset } > size;
-        // The ring was full when the last sub-buffer was finished. Is it still?
-        // SAFETY: As above; the switch asks for a slot's room, which a fresh sub-buffer has.
-        if refused && unsafe { abi::relay_switch_subbuf(buf, SLOT) } == 0 {
-            return false;
+        // SAFETY: Our own end of a live buffer, and a counter of the reader's, read once.
+        let (offset, produced, consumed) = unsafe {
+            (
+                (*buf).offset,
+                (*buf).subbufs_produced,
+                (&raw const (*buf).subbufs_consumed).read_volatile(),
+            )
+        };
+        if offset > size {
+            // The ring was full when the last sub-buffer was finished. Asked for again only when it
+            // is not any more: this is where each lost event comes along.
+            if produced.wrapping_sub(consumed) >= self.shared.config.subbufs as usize {
+                return false;
+            }
+            // SAFETY: Our own end of a live buffer. A slot's room is what a fresh sub-buffer has.
+            if unsafe { abi::relay_switch_subbuf(buf, SLOT) } == 0 {
+                return false;
+            }
         }
         // What the reader read of this sub-buffer it has read before it said so: pairs with the
         // barrier in `Reader::read`.
@@ -559,16 +571,17 @@ impl<'a> Stream<'a> {
             (*cpu.subbuf).used = used as u32;
             (*cpu.subbuf).count = count;
         }
-        let Self { cpu, shared: _ } = self;
-        let next = abi::blkrelay_cpu {
-            last: cpu.last,
-            seq: cpu.seq.wrapping_add(1),
-            events: cpu.events.wrapping_add(u64::from(count)),
-            lost: cpu.lost,
-            ..fresh(cpu.cpu)
-        };
+        cpu.events = cpu.events.wrapping_add(u64::from(count));
+        cpu.seq = cpu.seq.wrapping_add(1);
+        cpu.side = 0;
+        cpu.subbuf = core::ptr::null_mut();
+        cpu.pos = core::ptr::null_mut();
+        cpu.end = core::ptr::null_mut();
         // Each sub-buffer names its own tasks and queues.
-        **cpu = next;
+        cpu.queues.fill(abi::BLKRELAY_NOBODY);
+        for task in &mut cpu.tasks {
+            task.pid = abi::BLKRELAY_NOBODY;
+        }
 
         // Records and head first, then the count that publishes them: pairs with the acquire in
         // `Reader::read`.
@@ -596,9 +609,10 @@ impl<'a> Stream<'a> {
     ) {
         let queue = (place >> abi::BLKRELAY_SECTOR_BITS) as u32;
         let own = if from.is_some() { 2 } else { 1 };
-        let names = self.missing_names(queue, id_who);
 
-        if !self.has_room(own + names.slots()) {
+        if self.cpu.subbuf.is_null()
+            || !self.has_room(own + self.missing_names(queue, id_who).slots())
+        {
             self.finish();
             if !self.begin() {
                 self.lose();
