@@ -134,6 +134,24 @@ pub(crate) struct Channel {
 unsafe impl Send for Channel {}
 
 impl Channel {
+    /// Whether the buffers of the CPUs that are online would take no more than half of the memory.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::TooLarge`].
+    pub(crate) fn fits(subbuf_size: u32, subbufs: u32) -> Result<(), OpenError> {
+        // SAFETY: Plain reads.
+        let (cpus, ram) = unsafe { (abi::blkrelay_online_cpus(), abi::blkrelay_ram_bytes()) };
+        let needed = u64::from(subbuf_size)
+            .saturating_mul(u64::from(subbufs))
+            .saturating_mul(u64::from(cpus));
+
+        if needed > ram / 2 {
+            return Err(OpenError::TooLarge { needed, ram });
+        }
+        Ok(())
+    }
+
     /// Opens a channel with empty buffers for all CPUs that are online. Later ones follow by
     /// themselves.
     ///
@@ -160,15 +178,7 @@ impl Channel {
         // or go.
         let _cpus = CpusReadLock::new();
 
-        // SAFETY: Plain reads.
-        let (cpus, ram) = unsafe { (abi::blkrelay_online_cpus(), abi::blkrelay_ram_bytes()) };
-        let needed = u64::from(config.subbuf_size)
-            .saturating_mul(u64::from(config.subbufs))
-            .saturating_mul(u64::from(cpus));
-
-        if needed > ram / 2 {
-            return Err(OpenError::TooLarge { needed, ram });
-        }
+        Self::fits(config.subbuf_size, config.subbufs)?;
 
         // SAFETY: The name is a string, `dir` a directory, and the callbacks live as long as the
         // module, whose exit closes the channel.

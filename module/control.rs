@@ -227,6 +227,15 @@ enum Refusal<'a> {
     Flush(Error),
 }
 
+impl From<OpenError> for Refusal<'_> {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::TooLarge { needed, ram } => Self::TooLarge { needed, ram },
+            OpenError::NoMemory => Self::NoMemory,
+        }
+    }
+}
+
 impl Refusal<'_> {
     fn errno(&self) -> Error {
         match self {
@@ -334,6 +343,7 @@ impl State {
         if bytes > u64::from(u32::MAX) {
             return Err(Refusal::ChannelSize(bytes));
         }
+        Channel::fits(subbuf_size, subbufs)?;
         let queues = resolve(start.devices)?;
         let devices = match start.devices {
             Devices::All => "all",
@@ -358,10 +368,7 @@ impl State {
         // SAFETY: No trace is running, so no probe is registered.
         unsafe { abi::blkrelay_clock_use_tsc(config.clock.code() == abi::BLKRELAY_CLOCK_TSC) };
         // SAFETY: As above; the last trace's channel is closed, and the directory goes last.
-        let channel = unsafe { Channel::open(directory.0, config) }.map_err(|e| match e {
-            OpenError::TooLarge { needed, ram } => Refusal::TooLarge { needed, ram },
-            OpenError::NoMemory => Refusal::NoMemory,
-        })?;
+        let channel = unsafe { Channel::open(directory.0, config) }?;
         let probes = self
             .events
             .register()
