@@ -15,7 +15,7 @@ workload_setup() {
 	for n in $VOLUMES; do
 		d=/sys/kernel/config/nullb/vol$n
 		mkdir $d
-		echo 64 >$d/size
+		echo 192 >$d/size
 		echo 1 >$d/memory_backed
 		echo 4096 >$d/blocksize
 		echo 0 >$d/irqmode

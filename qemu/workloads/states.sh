@@ -19,6 +19,11 @@ blkrelay_status() {
 	sed -n "s/^$1=//p" /sys/kernel/debug/blkrelay/status
 }
 
+# Bytes in the finished trace.
+bytes() {
+	cat /tmp/trace/*.blk* | wc -c
+}
+
 # Waits until a condition holds; the CPU is idle meanwhile, which costs no time in count mode.
 wait_for() {
 	tries=0
@@ -93,7 +98,7 @@ state_stop() {
 			lost=*) lost=$((lost + ${word#*=})) ;;
 			esac
 		done
-		echo "@result tracer=blkrelay events=$events lost=$lost"
+		echo "@result tracer=blkrelay events=$events lost=$lost bytes=$(bytes)"
 		rmmod blkrelay
 		;;
 	blktrace)
@@ -106,7 +111,7 @@ state_stop() {
 			lost=$((lost + word))
 		done
 		events=$(blkrelay-guest count-blktrace /tmp/trace/*.blktrace.*)
-		echo "@result tracer=blktrace events=$events lost=$lost"
+		echo "@result tracer=blktrace events=$events lost=$lost bytes=$(bytes)"
 		;;
 	esac
 }

@@ -85,6 +85,8 @@ pub struct Count {
     pub idle: u64,
     /// Bytes by which the sinks grew.
     pub written: u64,
+    /// Bytes that the sinks occupied at the end.
+    pub occupied: u64,
     /// I/Os that the window says it did; 0 if it does not know.
     pub ios: u64,
 }
@@ -115,11 +117,13 @@ impl<'a> Window<'a> {
     pub fn close(self, ios: u64) -> Result<Count> {
         let end = ticks();
         let idle = idle_calls()?;
+        let occupied = occupied(self.sinks);
         Ok(Count {
             name: self.name.to_owned(),
             ticks: end - self.start,
             idle: idle - self.idle,
-            written: occupied(self.sinks).saturating_sub(self.written),
+            written: occupied.saturating_sub(self.written),
+            occupied,
             ios,
         })
     }
@@ -129,8 +133,8 @@ impl fmt::Display for Count {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(
             f,
-            "@result window={} ticks={} idle={} written={} ios={}",
-            self.name, self.ticks, self.idle, self.written, self.ios
+            "@result window={} ticks={} idle={} written={} occupied={} ios={}",
+            self.name, self.ticks, self.idle, self.written, self.occupied, self.ios
         )
     }
 }
@@ -354,12 +358,13 @@ mod tests {
             ticks: 10,
             idle: 0,
             written: 0,
+            occupied: 9,
             ios: 3,
         };
         assert!(count.check().is_ok());
         assert_eq!(
             count.to_string(),
-            "@result window=w ticks=10 idle=0 written=0 ios=3"
+            "@result window=w ticks=10 idle=0 written=0 occupied=9 ios=3"
         );
         count.idle = 1;
         assert!(count.check().unwrap_err().to_string().contains("idle"));

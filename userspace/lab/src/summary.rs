@@ -47,7 +47,7 @@ pub struct Row {
     pub per_io_median: Option<f64>,
     /// Added for each event recorded; null for a state that records nothing.
     pub per_event: Option<Estimate>,
-    /// I/Os in the window, mean over the boots.
+    /// I/Os in the baseline's window, mean over its boots.
     pub ios: u64,
     /// Events recorded in the window, mean over the boots.
     pub events: u64,
@@ -55,10 +55,10 @@ pub struct Row {
     pub lost: u64,
     /// Size of a sub-buffer in bytes, for a state that records.
     pub subbuf_size: Option<u64>,
-    /// Sub-buffers that the reader wrote to its file in the window; the fewest of all boots. A flush
-    /// makes short ones: what is counted is bytes in units of a sub-buffer.
+    /// Sub-buffers that the reader wrote to its file in the window: no fewer, in any boot. A flush makes
+    /// short ones: what is counted is bytes in units of a sub-buffer.
     pub subbufs_consumed: Option<u64>,
-    /// Sub-buffers' worth of bytes written after the stop; the most of all boots.
+    /// Sub-buffers' worth of bytes written after the window: no more, in any boot.
     pub subbufs_drained: Option<f64>,
     /// Boots of both arms together.
     pub boots: usize,
