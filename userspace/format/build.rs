@@ -29,6 +29,8 @@ fn generate(header: &str, allow: &str, out: &str) {
         .allowlist_recursively(false)
         .layout_tests(true)
         .derive_default(true)
+        .derive_partialeq(true)
+        .derive_eq(true)
         .prepend_enum_name(false)
         .parse_callbacks(Box::new(AsBytes))
         .parse_callbacks(Box::new(bindgen::CargoCallbacks::new()))

@@ -17,11 +17,17 @@ mod event;
 mod events;
 pub mod merge;
 pub mod op;
+mod requests;
 mod source;
+mod stats;
+mod verify;
 
 pub use blkrelay_format::Action;
 pub use clock::ClockMap;
 pub use event::{Comm, Dev, Event, Gap, GapKind, Item, Rwbs};
 pub use events::{DeviceInfo, Events};
 pub use op::{Kind, Opf};
+pub use requests::{Counts, IoSpan, RequestSpan, Span, Submitter, Tracker};
 pub use source::{open, OpenError, Problem, Source};
+pub use stats::{DeviceStats, Latency, Losses, ProcessStats, Quantiles, Stats, Totals};
+pub use verify::{Finding, Verdict};

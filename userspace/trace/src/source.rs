@@ -7,7 +7,7 @@ use blkrelay_format::{
     read_meta, ChunkType, Chunks, Error, Header, Meta, Subbuf, Trailer, FILE_MAGIC,
 };
 use memmap2::Mmap;
-use std::collections::BTreeMap;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -215,13 +215,12 @@ impl Source {
                 records: start + usize::from(header.header_len)..start + header.used as usize,
             };
             let stream = by_cpu.entry(header.cpu).or_default();
-            if stream.contains_key(&header.seq) {
-                problems.push(Problem::Duplicate {
+            match stream.entry(header.seq) {
+                Entry::Vacant(free) => drop(free.insert(piece)),
+                Entry::Occupied(_) => problems.push(Problem::Duplicate {
                     cpu: header.cpu,
                     seq: header.seq,
-                });
-            } else {
-                stream.insert(header.seq, piece);
+                }),
             }
         }
         if trailer.is_none() {

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The kernel module's files in debugfs: `control`, `status`, `data<CPU>`.
+
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// The version of the text of `status` and the ABI version that this reader knows.
+const STATUS_VERSION: &str = "1";
+
+/// Why the module cannot be used.
+#[derive(Debug, Error)]
+pub enum ModuleError {
+    #[error("must be run as root: the module's files are root's alone")]
+    NotRoot,
+    #[error("debugfs is not mounted: mount -t debugfs debugfs /sys/kernel/debug")]
+    NoDebugfs,
+    #[error("the kernel module is not loaded: insmod blkrelay.ko, or record with --load")]
+    NotLoaded,
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("the loaded module speaks version {found}, this reader version {known}: use those that were built together")]
+    Version { found: String, known: String },
+    #[error("the module refused {command:?}: {reason}")]
+    Refused { command: String, reason: String },
+    #[error("a trace is running already (started by pid {owner}): stop that one first")]
+    Busy { owner: String },
+    #[error("{}: cannot be loaded: {reason}", path.display())]
+    Load { path: PathBuf, reason: String },
+    #[error(
+        "no blkrelay.ko in /lib/modules/{release}: install it there, or give its path to --load"
+    )]
+    NoKo { release: String },
+}
+
+/// The directory of the loaded module.
+#[derive(Clone, Debug)]
+pub struct Module {
+    dir: PathBuf,
+}
+
+/// Where debugfs is mounted: in its usual place if it is there, else in the first of the others.
+fn debugfs() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mut points = mounts.lines().filter_map(|line| {
+        let mut words = line.split(' ').skip(1);
+        let point = words.next()?;
+        (words.next()? == "debugfs").then_some(point)
+    });
+    let usual = "/sys/kernel/debug";
+    let first = points.next()?;
+    let found = if points.any(|point| point == usual) {
+        usual
+    } else {
+        first
+    };
+    Some(PathBuf::from(found))
+}
+
+/// What `status` says.
+#[derive(Clone, Debug, Default)]
+pub struct Status {
+    /// The lines but those of CPUs.
+    pub values: BTreeMap<String, String>,
+    /// The lines of CPUs.
+    pub cpus: Vec<CpuStatus>,
+}
+
+/// A CPU's line in `status`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct CpuStatus {
+    pub cpu: u32,
+    pub events: u64,
+    pub lost: u64,
+    pub produced: u64,
+    pub consumed: u64,
+    pub open: u64,
+}
+
+impl Status {
+    /// Parses the text. Lines and keys that are not known are kept or skipped, never an error.
+    pub fn parse(text: &str) -> Status {
+        let mut status = Status::default();
+        for line in text.lines() {
+            if line.starts_with("cpu=") {
+                let mut cpu = CpuStatus::default();
+                for word in line.split(' ') {
+                    let Some((key, value)) = word.split_once('=') else {
+                        continue;
+                    };
+                    let value = value.parse().unwrap_or(0);
+                    match key {
+                        "cpu" => cpu.cpu = value as u32,
+                        "events" => cpu.events = value,
+                        "lost" => cpu.lost = value,
+                        "produced" => cpu.produced = value,
+                        "consumed" => cpu.consumed = value,
+                        "open" => cpu.open = value,
+                        _ => {}
+                    }
+                }
+                status.cpus.push(cpu);
+            } else if let Some((key, value)) = line.split_once('=') {
+                status.values.insert(key.to_owned(), value.to_owned());
+            }
+        }
+        status
+    }
+
+    /// The value of a key; empty if it is not there.
+    pub fn get(&self, key: &str) -> &str {
+        self.values.get(key).map_or("", String::as_str)
+    }
+
+    /// The value of a key as a number; 0 if it is not there.
+    pub fn number(&self, key: &str) -> u64 {
+        self.get(key).parse().unwrap_or(0)
+    }
+}
+
+impl Module {
+    /// Finds the loaded module.
+    ///
+    /// # Errors
+    ///
+    /// One of the ways in which it is not there for us.
+    pub fn find() -> Result<Module, ModuleError> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(ModuleError::NotRoot);
+        }
+        let dir = debugfs().ok_or(ModuleError::NoDebugfs)?.join("blkrelay");
+        if !dir.is_dir() {
+            return Err(ModuleError::NotLoaded);
+        }
+        let module = Module { dir };
+        let status = module.status()?;
+        let known = blkrelay_format::FORMAT_VERSION.to_string();
+        for (found, known) in [
+            (status.get("version"), STATUS_VERSION),
+            (status.get("abi"), known.as_str()),
+        ] {
+            if found != known {
+                return Err(ModuleError::Version {
+                    found: found.to_owned(),
+                    known: known.to_owned(),
+                });
+            }
+        }
+        Ok(module)
+    }
+
+    /// The directory that holds its files.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn io(&self, name: &str, source: io::Error) -> ModuleError {
+        ModuleError::Io {
+            path: self.dir.join(name),
+            source,
+        }
+    }
+
+    /// The text of `status`.
+    pub fn status_text(&self) -> Result<String, ModuleError> {
+        fs::read_to_string(self.dir.join("status")).map_err(|error| self.io("status", error))
+    }
+
+    /// What `status` says.
+    pub fn status(&self) -> Result<Status, ModuleError> {
+        Ok(Status::parse(&self.status_text()?))
+    }
+
+    /// Opens `control`.
+    pub fn control(&self) -> Result<Control, ModuleError> {
+        let file = OpenOptions::new()
+            .write(true)
+            .open(self.dir.join("control"))
+            .map_err(|error| self.io("control", error))?;
+        Ok(Control {
+            module: self.clone(),
+            file,
+        })
+    }
+
+    /// Opens a CPU's data file. Reads of it never sleep.
+    pub fn data(&self, cpu: u32) -> Result<File, ModuleError> {
+        let name = format!("data{cpu}");
+        OpenOptions::new()
+            .read(true)
+            .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
+            .open(self.dir.join(&name))
+            .map_err(|error| self.io(&name, error))
+    }
+
+    /// The CPUs that have a data file.
+    pub fn cpus(&self) -> Result<Vec<u32>, ModuleError> {
+        let entries = fs::read_dir(&self.dir).map_err(|error| self.io("", error))?;
+        let mut cpus: Vec<u32> = entries
+            .flatten()
+            .filter_map(|entry| data_cpu(&entry.file_name()))
+            .collect();
+        cpus.sort_unstable();
+        Ok(cpus)
+    }
+}
+
+/// The CPU of a data file's name.
+pub fn data_cpu(name: &OsStr) -> Option<u32> {
+    name.to_str()?.strip_prefix("data")?.parse().ok()
+}
+
+/// The open `control` file. A trace started with `hold=1` is stopped when this is dropped.
+#[derive(Debug)]
+pub struct Control {
+    module: Module,
+    file: File,
+}
+
+impl Control {
+    /// Gives one command.
+    ///
+    /// # Errors
+    ///
+    /// [`ModuleError::Busy`] if a trace is running, else [`ModuleError::Refused`] with the module's reason.
+    pub fn command(&mut self, command: &str) -> Result<(), ModuleError> {
+        let line = format!("{command}\n");
+        let Err(error) = self.file.write_all(line.as_bytes()) else {
+            return Ok(());
+        };
+        let status = self.module.status().unwrap_or_default();
+        if Errno::from_io_error(&error) == Some(Errno::BUSY) && status.get("state") == "running" {
+            return Err(ModuleError::Busy {
+                owner: status.get("owner").to_owned(),
+            });
+        }
+        let reason = match status.get("error") {
+            "" => error.to_string(),
+            reason => reason.to_owned(),
+        };
+        Err(ModuleError::Refused {
+            command: command.to_owned(),
+            reason,
+        })
+    }
+
+    /// Whether a trace is running, as `status` says.
+    pub fn running(&self) -> bool {
+        self.module
+            .status()
+            .is_ok_and(|status| status.get("state") == "running")
+    }
+
+    /// Asks each CPU to hand out what it has so far. False if no trace is running any more.
+    pub fn flush(&mut self) -> bool {
+        self.file.write_all(b"flush\n").is_ok()
+    }
+}
+
+/// Loads the module from `path`, or from /lib/modules if that is empty. A module that is loaded already
+/// stays as it is.
+pub fn load(path: &Path) -> Result<(), ModuleError> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(ModuleError::NotRoot);
+    }
+    let path = if path.as_os_str().is_empty() {
+        let release = rustix::system::uname()
+            .release()
+            .to_string_lossy()
+            .into_owned();
+        let root = Path::new("/lib/modules").join(&release);
+        find_ko(&root).ok_or(ModuleError::NoKo { release })?
+    } else {
+        path.to_owned()
+    };
+    let fail = |reason: String| ModuleError::Load {
+        path: path.clone(),
+        reason,
+    };
+    let file = File::open(&path).map_err(|error| fail(error.to_string()))?;
+    match rustix::system::finit_module(&file, c"", 0) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(Errno::NOEXEC) => Err(fail(
+            "it was built for another kernel (see the end of dmesg)".to_owned(),
+        )),
+        Err(Errno::PERM) | Err(Errno::KEYREJECTED) => {
+            Err(fail("this kernel accepts signed modules only".to_owned()))
+        }
+        Err(error) => Err(fail(format!("{error} (see the end of dmesg)"))),
+    }
+}
+
+/// `blkrelay.ko` somewhere under `dir`.
+fn find_ko(dir: &Path) -> Option<PathBuf> {
+    let mut entries: Vec<_> = fs::read_dir(dir).ok()?.flatten().collect();
+    entries.sort_by_key(fs::DirEntry::file_name);
+    let direct = dir.join("blkrelay.ko");
+    if direct.is_file() {
+        return Some(direct);
+    }
+    entries
+        .iter()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .find_map(|entry| find_ko(&entry.path()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_is_parsed() {
+        let text = "version=1\nabi=1\nstate=running\nowner=12\nnew key that is none\n\
+                    error=unknown word \"a=b\"\n\
+                    cpu=0 events=123 lost=4 produced=3 consumed=2 open=1\n\
+                    cpu=11 events=18446744073709551615 lost=0 produced=0 consumed=0 open=0 more=7\n";
+        let status = Status::parse(text);
+        assert_eq!(status.get("state"), "running");
+        assert_eq!(status.get("error"), "unknown word \"a=b\"");
+        assert_eq!(status.number("owner"), 12);
+        assert_eq!((status.get("none"), status.number("none")), ("", 0));
+        assert_eq!(status.cpus.len(), 2);
+        let first = CpuStatus {
+            cpu: 0,
+            events: 123,
+            lost: 4,
+            produced: 3,
+            consumed: 2,
+            open: 1,
+        };
+        assert_eq!(status.cpus[0], first);
+        assert_eq!((status.cpus[1].cpu, status.cpus[1].events), (11, u64::MAX));
+    }
+
+    #[test]
+    fn data_files_are_told_by_their_name() {
+        assert_eq!(data_cpu("data0".as_ref()), Some(0));
+        assert_eq!(data_cpu("data127".as_ref()), Some(127));
+        for other in ["data", "datax", "status", "control", "data-1", "xdata1"] {
+            assert_eq!(data_cpu(other.as_ref()), None, "{other}");
+        }
+    }
+}

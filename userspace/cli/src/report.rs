@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: GPL-2.0
+//! `blkrelay report`
+
+use crate::{args, output, Failure, Outcome};
+use blkrelay_trace::{Latency, Problem, Quantiles, Source, Stats, Totals};
+use comfy_table::{presets, CellAlignment, Table};
+use serde_json::{json, Value};
+use std::io::{self, Write};
+
+/// Rows of a table: with all that is around them, a report fits on a page.
+const DEVICES: usize = 10;
+const PROCESSES: usize = 12;
+
+pub fn run(options: &args::Report) -> Result<Outcome, Failure> {
+    let source = blkrelay_trace::open(&options.file)?;
+    let stats = Stats::of(&source);
+    let mut out = output::stdout();
+    if options.json {
+        serde_json::to_writer_pretty(&mut out, &as_json(&source, &stats))?;
+        writeln!(out)?;
+    } else {
+        print(&mut out, &source, &stats)?;
+    }
+    out.flush()?;
+    let whole = source.problems().is_empty() && stats.lost.gaps + stats.missing.gaps == 0;
+    Ok(if whole {
+        Outcome::Good
+    } else {
+        Outcome::Findings
+    })
+}
+
+/// Nanoseconds in a unit that leaves three digits.
+fn time(ns: u64) -> String {
+    let (value, unit) = match ns {
+        0..1_000 => return format!("{ns} ns"),
+        1_000..1_000_000 => (ns as f64 / 1e3, "us"),
+        1_000_000..1_000_000_000 => (ns as f64 / 1e6, "ms"),
+        _ => (ns as f64 / 1e9, "s"),
+    };
+    let digits = match value {
+        0.0..10.0 => 2,
+        10.0..100.0 => 1,
+        _ => 0,
+    };
+    format!("{value:.digits$} {unit}")
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..10_240 => format!("{bytes} B"),
+        10_240..10_485_760 => format!("{} KiB", bytes >> 10),
+        10_485_760..10_737_418_240 => format!("{} MiB", bytes >> 20),
+        _ => format!("{} GiB", bytes >> 30),
+    }
+}
+
+/// `p50 / p99 / max`
+fn latency(latency: Option<&Latency>) -> String {
+    match latency.map(Latency::quantiles) {
+        None => "-".to_owned(),
+        Some(Quantiles {
+            p50_ns,
+            p99_ns,
+            max_ns,
+            ..
+        }) => format!("{} / {} / {}", time(p50_ns), time(p99_ns), time(max_ns)),
+    }
+}
+
+fn table(first: &str) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header([
+        first,
+        "I/Os",
+        "bytes",
+        "reads",
+        "writes",
+        "flushes",
+        "discards",
+        "Q2C p50 / p99 / max",
+        "D2C p50 / p99 / max",
+    ]);
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+fn row(name: String, totals: &Totals) -> [String; 9] {
+    [
+        name,
+        totals.ios.to_string(),
+        size(totals.bytes),
+        totals.reads.to_string(),
+        totals.writes.to_string(),
+        totals.flushes.to_string(),
+        totals.discards.to_string(),
+        latency(totals.q2c.as_ref()),
+        latency(totals.d2c.as_ref()),
+    ]
+}
+
+fn print_table(
+    out: &mut impl Write,
+    first: &str,
+    rows: impl Iterator<Item = [String; 9]>,
+    shown: usize,
+    of: usize,
+) -> io::Result<()> {
+    let mut table = table(first);
+    table.add_rows(rows.take(shown));
+    for line in table.lines() {
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    if of > shown {
+        writeln!(out, " … and {} more: see --json", of - shown)?;
+    }
+    writeln!(out)
+}
+
+fn print(out: &mut impl Write, source: &Source, stats: &Stats) -> io::Result<()> {
+    let devices = stats
+        .devices
+        .iter()
+        .map(|device| row(device.name.clone(), &device.totals));
+    print_table(out, "device", devices, DEVICES, stats.devices.len())?;
+    let processes = stats.processes.iter().map(|process| {
+        let who = &process.submitter;
+        row(format!("{} ({})", who.comm, who.pid), &process.totals)
+    });
+    print_table(out, "process", processes, PROCESSES, stats.processes.len())?;
+
+    let rate = if stats.duration_ns > 0 {
+        stats.events as f64 * 1e9 / stats.duration_ns as f64
+    } else {
+        0.0
+    };
+    writeln!(
+        out,
+        "{} events of {} CPUs in {} ({rate:.0} a second)",
+        stats.events,
+        stats.cpus,
+        time(stats.duration_ns)
+    )?;
+    let lost = stats.lost;
+    write!(out, "lost: {} events", lost.events)?;
+    if lost.gaps > 0 {
+        write!(out, " in {} gaps", lost.gaps)?;
+    }
+    if stats.missing.gaps > 0 {
+        let missing = stats.missing;
+        write!(
+            out,
+            "; not in the file: {} events in {} gaps",
+            missing.events, missing.gaps
+        )?;
+    }
+    writeln!(out)?;
+    let counts = stats.counts;
+    writeln!(
+        out,
+        "left out of the latencies: {} ambiguous, {} across a loss, {} begun before the trace, {} unfinished at its end, {} without a completion",
+        counts.ambiguous,
+        counts.cut_by_gap,
+        counts.no_issue.max(counts.no_queue),
+        counts.queued_at_end.max(counts.issued_at_end),
+        counts.no_completion,
+    )?;
+    let errors: u64 = stats
+        .devices
+        .iter()
+        .map(|device| device.totals.errors)
+        .sum();
+    writeln!(
+        out,
+        "requests: {errors} with an error, {} requeued, {} completions of a part, {} splits, {} flush sequences",
+        counts.requeued, counts.partial, counts.splits, counts.flush_sequences
+    )?;
+    for problem in source.problems().iter().take(5) {
+        writeln!(out, "{problem}")?;
+    }
+    if source.problems().len() > 5 {
+        writeln!(out, "… and more: see blkrelay verify")?;
+    }
+    Ok(())
+}
+
+fn totals_json(totals: &Totals) -> Value {
+    let quantiles = |latency: &Option<Latency>| latency.as_ref().map(Latency::quantiles);
+    json!({
+        "ios": totals.ios,
+        "bytes": totals.bytes,
+        "reads": totals.reads,
+        "writes": totals.writes,
+        "flushes": totals.flushes,
+        "discards": totals.discards,
+        "q2c": quantiles(&totals.q2c),
+        "d2c": quantiles(&totals.d2c),
+    })
+}
+
+fn as_json(source: &Source, stats: &Stats) -> Value {
+    let mut devices = Vec::new();
+    for device in &stats.devices {
+        let mut value = totals_json(&device.totals);
+        value["name"] = json!(device.name);
+        value["dev"] = json!(device.dev.map(|dev| dev.to_string()));
+        value["requests"] = json!(device.totals.requests);
+        value["errors"] = json!(device.totals.errors);
+        devices.push(value);
+    }
+    let mut processes = Vec::new();
+    for process in &stats.processes {
+        let mut value = totals_json(&process.totals);
+        value["comm"] = json!(process.submitter.comm.to_string());
+        value["pid"] = json!(process.submitter.pid);
+        value["tgid"] = json!(process.submitter.tgid);
+        processes.push(value);
+    }
+    json!({
+        "schema": 1,
+        "meta": source.meta(),
+        "complete": source.trailer().is_some(),
+        "problems": source.problems().iter().map(Problem::to_string).collect::<Vec<_>>(),
+        "events": stats.events,
+        "cpus": stats.cpus,
+        "duration_ns": stats.duration_ns,
+        "lost": stats.lost,
+        "missing": stats.missing,
+        "counts": stats.counts,
+        "devices": devices,
+        "processes": processes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_keep_three_digits() {
+        assert_eq!(time(0), "0 ns");
+        assert_eq!(time(999), "999 ns");
+        assert_eq!(time(1_234), "1.23 us");
+        assert_eq!(time(12_345_678), "12.3 ms");
+        assert_eq!(time(123_456_789), "123 ms");
+        assert_eq!(time(61_000_000_000), "61.0 s");
+        assert_eq!(size(4096), "4096 B");
+        assert_eq!(size(1 << 20), "1024 KiB");
+        assert_eq!(size(20 << 30), "20 GiB");
+    }
+}

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Block devices as sysfs shows them.
+
+use crate::Failure;
+use blkrelay_format::{Disk, Partition};
+use blkrelay_trace::Dev;
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// sysfs, which tests replace by a directory of their own.
+#[derive(Clone, Debug)]
+pub struct Sysfs {
+    root: PathBuf,
+}
+
+/// What a device on the command line stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolved {
+    /// The whole disk.
+    pub disk: Dev,
+    /// Its name.
+    pub name: String,
+    /// The partition that was named instead.
+    pub partition: Option<String>,
+}
+
+/// `major:minor`, as in sysfs and on the command line.
+fn parse_dev(text: &str) -> Option<Dev> {
+    let (major, minor) = text.trim().split_once(':')?;
+    Some(Dev {
+        major: major.parse().ok()?,
+        minor: minor.parse().ok()?,
+    })
+}
+
+fn read_number<T: std::str::FromStr + Default>(path: &Path) -> T {
+    fs::read_to_string(path)
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or_default()
+}
+
+fn name_of(dir: &Path) -> String {
+    let name = dir.file_name().unwrap_or_default().to_string_lossy();
+    // sysfs has ! for the / in names like cciss/c0d0.
+    name.replace('!', "/")
+}
+
+impl Sysfs {
+    /// The system's.
+    pub fn system() -> Sysfs {
+        Sysfs {
+            root: PathBuf::from("/sys"),
+        }
+    }
+
+    /// The directory of a device number, in the tree of devices.
+    fn dir(&self, dev: Dev) -> Option<PathBuf> {
+        self.root
+            .join(format!("dev/block/{dev}"))
+            .canonicalize()
+            .ok()
+    }
+
+    /// What `word` on the command line stands for: a device node, a name, or `major:minor`.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such block device.
+    pub fn resolve(&self, word: &OsStr) -> Result<Resolved, Failure> {
+        let shown = word.to_string_lossy();
+        let dev = if word.as_bytes().contains(&b'/') {
+            let data = fs::metadata(word).map_err(|error| format!("{shown}: {error}"))?;
+            if !data.file_type().is_block_device() {
+                return Err(format!("{shown}: not a block device").into());
+            }
+            Dev {
+                major: rustix::fs::major(data.rdev()),
+                minor: rustix::fs::minor(data.rdev()),
+            }
+        } else if let Some(dev) = parse_dev(&shown) {
+            dev
+        } else {
+            let dir = self.root.join("class/block").join(word);
+            fs::read_to_string(dir.join("dev"))
+                .ok()
+                .and_then(|text| parse_dev(&text))
+                .ok_or_else(|| format!("{shown}: no such block device"))?
+        };
+        let dir = self
+            .dir(dev)
+            .ok_or_else(|| format!("{shown}: no such block device ({dev})"))?;
+        if !dir.join("partition").exists() {
+            return Ok(Resolved {
+                disk: dev,
+                name: name_of(&dir),
+                partition: None,
+            });
+        }
+        let disk_dir = dir.parent().unwrap_or(&dir);
+        let disk = fs::read_to_string(disk_dir.join("dev"))
+            .ok()
+            .and_then(|text| parse_dev(&text))
+            .ok_or_else(|| format!("{shown}: the disk of this partition is not known"))?;
+        Ok(Resolved {
+            disk,
+            name: name_of(disk_dir),
+            partition: Some(name_of(&dir)),
+        })
+    }
+
+    /// The disk in a directory of sysfs, with its partitions.
+    fn disk(&self, dir: &Path) -> Option<Disk> {
+        let dev = parse_dev(&fs::read_to_string(dir.join("dev")).ok()?)?;
+        let mut partitions: Vec<Partition> = fs::read_dir(dir)
+            .ok()?
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| path.join("partition").exists())
+            .filter_map(|path| {
+                let dev = parse_dev(&fs::read_to_string(path.join("dev")).ok()?)?;
+                Some(Partition {
+                    name: name_of(&path),
+                    major: dev.major,
+                    minor: dev.minor,
+                    start: read_number(&path.join("start")),
+                    sectors: read_number(&path.join("size")),
+                })
+            })
+            .collect();
+        partitions.sort_by_key(|partition| partition.start);
+        Some(Disk {
+            name: name_of(dir),
+            major: dev.major,
+            minor: dev.minor,
+            sectors: read_number(&dir.join("size")),
+            partitions,
+        })
+    }
+
+    /// These disks, or all there are, by number.
+    pub fn disks(&self, only: &[Dev]) -> Vec<Disk> {
+        let dirs: Vec<PathBuf> = if only.is_empty() {
+            fs::read_dir(self.root.join("block"))
+                .into_iter()
+                .flatten()
+                .flatten()
+                .filter_map(|entry| entry.path().canonicalize().ok())
+                .collect()
+        } else {
+            only.iter().filter_map(|dev| self.dir(*dev)).collect()
+        };
+        let mut disks: Vec<Disk> = dirs.iter().filter_map(|dir| self.disk(dir)).collect();
+        disks.sort_by_key(|disk| (disk.major, disk.minor));
+        disks
+    }
+
+    /// The disks that a file system on `dev` writes to: its own, and those below a stacked device. Empty if
+    /// it is on no disk.
+    pub fn disks_below(&self, dev: Dev) -> BTreeSet<Dev> {
+        let mut found = BTreeSet::new();
+        let mut pending = vec![self.dir(dev)];
+        while let Some(next) = pending.pop() {
+            let Some(mut dir) = next else { continue };
+            if dir.join("partition").exists() {
+                dir.pop();
+            }
+            let number = fs::read_to_string(dir.join("dev"))
+                .ok()
+                .and_then(|text| parse_dev(&text));
+            let Some(number) = number else { continue };
+            if found.insert(number) {
+                let slaves = fs::read_dir(dir.join("slaves")).into_iter().flatten();
+                pending.extend(
+                    slaves
+                        .flatten()
+                        .map(|slave| slave.path().canonicalize().ok()),
+                );
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// A disk sda with two partitions, and a volume dm-0 on sda2.
+    fn fake() -> (tempfile::TempDir, Sysfs) {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().to_owned();
+        let put = |path: &str, text: &str| {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let sda = "devices/pci/sda";
+        put(&format!("{sda}/dev"), "8:0\n");
+        put(&format!("{sda}/size"), "1000000\n");
+        for (part, start, size) in [(2, 3000, 500), (1, 2048, 900)] {
+            let dir = format!("{sda}/sda{part}");
+            put(&format!("{dir}/dev"), &format!("8:{part}\n"));
+            put(&format!("{dir}/partition"), &format!("{part}\n"));
+            put(&format!("{dir}/start"), &format!("{start}\n"));
+            put(&format!("{dir}/size"), &format!("{size}\n"));
+        }
+        put("devices/virtual/dm-0/dev", "253:0\n");
+        put("devices/virtual/dm-0/size", "400\n");
+        let link = |from: &str, to: &str| {
+            let from = root.join(from);
+            fs::create_dir_all(from.parent().unwrap()).unwrap();
+            symlink(root.join(to), from).unwrap();
+        };
+        link("block/sda", sda);
+        link("block/dm-0", "devices/virtual/dm-0");
+        link("class/block/sda", sda);
+        link("class/block/sda2", "devices/pci/sda/sda2");
+        link("dev/block/8:0", sda);
+        link("dev/block/8:2", "devices/pci/sda/sda2");
+        link("dev/block/253:0", "devices/virtual/dm-0");
+        link("devices/virtual/dm-0/slaves/sda2", "devices/pci/sda/sda2");
+        (dir, Sysfs { root })
+    }
+
+    const SDA: Dev = Dev { major: 8, minor: 0 };
+    const DM: Dev = Dev {
+        major: 253,
+        minor: 0,
+    };
+
+    #[test]
+    fn words_become_disks() {
+        let (_dir, sysfs) = fake();
+        let whole = Resolved {
+            disk: SDA,
+            name: "sda".to_owned(),
+            partition: None,
+        };
+        assert_eq!(sysfs.resolve("sda".as_ref()).unwrap(), whole);
+        assert_eq!(sysfs.resolve("8:0".as_ref()).unwrap(), whole);
+        let part = Resolved {
+            partition: Some("sda2".to_owned()),
+            ..whole
+        };
+        assert_eq!(sysfs.resolve("sda2".as_ref()).unwrap(), part);
+        assert_eq!(sysfs.resolve("8:2".as_ref()).unwrap(), part);
+        for (word, error) in [
+            ("sdz", "sdz: no such block device"),
+            ("9:9", "9:9: no such block device (9:9)"),
+            ("/dev/null", "/dev/null: not a block device"),
+            ("/none", "/none: No such file or directory (os error 2)"),
+        ] {
+            assert_eq!(sysfs.resolve(word.as_ref()).unwrap_err().to_string(), error);
+        }
+    }
+
+    #[test]
+    fn disks_have_their_partitions_in_order() {
+        let (_dir, sysfs) = fake();
+        let disks = sysfs.disks(&[]);
+        assert_eq!(disks.len(), 2);
+        assert_eq!(
+            (disks[0].name.as_str(), disks[0].sectors),
+            ("sda", 1_000_000)
+        );
+        let starts: Vec<_> = disks[0]
+            .partitions
+            .iter()
+            .map(|p| (p.minor, p.start))
+            .collect();
+        assert_eq!(starts, [(1, 2048), (2, 3000)]);
+        assert_eq!(sysfs.disks(&[DM])[0].name, "dm-0");
+    }
+
+    #[test]
+    fn stacked_devices_lead_to_their_disks() {
+        let (_dir, sysfs) = fake();
+        assert_eq!(sysfs.disks_below(DM), BTreeSet::from([SDA, DM]));
+        let partition = Dev { major: 8, minor: 2 };
+        assert_eq!(sysfs.disks_below(partition), BTreeSet::from([SDA]));
+        let tmpfs = Dev { major: 0, minor: 5 };
+        assert!(sysfs.disks_below(tmpfs).is_empty());
+    }
+}

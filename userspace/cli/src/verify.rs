@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: GPL-2.0
+//! `blkrelay verify`
+
+use crate::{args, output, Failure, Outcome};
+use std::io::Write;
+
+/// A file that is broken all over need not be told of byte by byte.
+const SHOWN: usize = 100;
+
+pub fn run(options: &args::File) -> Result<Outcome, Failure> {
+    let source = blkrelay_trace::open(&options.file)?;
+    let verdict = source.verify();
+    let mut out = output::stdout();
+    let file = options.file.display();
+    for finding in verdict.findings.iter().take(SHOWN) {
+        writeln!(out, "{file}: {finding}")?;
+    }
+    let findings = verdict.findings.len();
+    if findings > SHOWN {
+        writeln!(out, "{file}: and {} more", findings - SHOWN)?;
+    }
+    let state = match findings {
+        0 => "whole".to_owned(),
+        1 => "1 finding".to_owned(),
+        n => format!("{n} findings"),
+    };
+    writeln!(
+        out,
+        "{file}: {state}: {} events in {} sub-buffers of {} CPUs, {} lost",
+        verdict.events, verdict.subbufs, verdict.cpus, verdict.lost
+    )?;
+    out.flush()?;
+    Ok(if findings == 0 {
+        Outcome::Good
+    } else {
+        Outcome::Findings
+    })
+}

@@ -1,0 +1,633 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Which events belong to one I/O.
+//!
+//! Issue and completion carry the request's hardware queue and tag: they pair exactly. Q carries the bio.
+//! A completion names its first bio by 16 bits, and covers a range of sectors: the bios that it completes
+//! are the chain of queued bios that begins with that one and goes on without a hole. Where two bios could
+//! be the next link, the join is ambiguous: it is counted, and no latency is made of it.
+//!
+//! A flush sequence (`block/blk-flush.c`) completes its data first and the request itself at the very end,
+//! by a C of no bytes: until that came, or cannot come any more, such an I/O is kept.
+//!
+//! State is bounded by what is outstanding: by tags, and by bios, whose addresses are used again.
+
+use crate::event::{Comm, Dev, Event, Gap, Item};
+use crate::op::Opf;
+use blkrelay_format::Action;
+use rustc_hash::{FxHashMap, FxHashSet};
+use serde::Serialize;
+use slab::Slab;
+
+/// Who queued an I/O.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Submitter {
+    /// Thread id.
+    pub pid: u32,
+    /// Process id; 0 if not known.
+    pub tgid: u32,
+    /// Name.
+    pub comm: Comm,
+}
+
+/// A request from its issue to its last completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestSpan {
+    /// The request queue's id.
+    pub queue: u16,
+    /// The whole disk.
+    pub dev: Option<Dev>,
+    /// Last issue, CLOCK_MONOTONIC ns.
+    pub issue_ns: u64,
+    /// Last completion.
+    pub complete_ns: u64,
+    /// Bytes at issue.
+    pub bytes: u32,
+    /// Operation and flags at issue.
+    pub opf: Opf,
+    /// 0 or a negative errno.
+    pub errno: i32,
+    /// Events were lost between issue and completion: the pair may be wrong.
+    pub cut: bool,
+}
+
+/// An I/O as it was queued, from Q to the completion of its last part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoSpan {
+    /// The request queue's id.
+    pub queue: u16,
+    /// The whole disk.
+    pub dev: Option<Dev>,
+    /// Who queued it.
+    pub submitter: Submitter,
+    /// Q, CLOCK_MONOTONIC ns.
+    pub queue_ns: u64,
+    /// Issue of the request that completed last; `None` if it was not seen or the driver is bio-based.
+    pub issue_ns: Option<u64>,
+    /// When its data was complete: the completion of that request.
+    pub data_ns: u64,
+    /// Completion of the whole; later than `data_ns` if a flush followed.
+    pub complete_ns: u64,
+    /// Bytes at Q.
+    pub bytes: u32,
+    /// Operation and flags at Q.
+    pub opf: Opf,
+    /// It was mapped here from another traced device, which has an I/O for it as well.
+    pub stacked: bool,
+    /// Events were lost between Q and completion: the join may be wrong.
+    pub cut: bool,
+}
+
+/// What the tracker finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Span {
+    /// A request is complete.
+    Request(RequestSpan),
+    /// An I/O is complete.
+    Io(IoSpan),
+}
+
+/// What could not be paired, and what was seen on the way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Bios that two or more joins were possible for: no latency is stated for their I/Os.
+    pub ambiguous: u64,
+    /// Requests and I/Os across a loss of events: their latencies are left out.
+    pub cut_by_gap: u64,
+    /// Completions of data without an issue: issued before the trace began or in a gap.
+    pub no_issue: u64,
+    /// Completions of data of which no bio was seen to be queued.
+    pub no_queue: u64,
+    /// Requests still issued at the end.
+    pub issued_at_end: u64,
+    /// I/Os still not complete at the end.
+    pub queued_at_end: u64,
+    /// Requests whose tag, or I/Os whose bio, was used again without a completion seen.
+    pub no_completion: u64,
+    /// Requests that came back from the driver to be issued again.
+    pub requeued: u64,
+    /// Completions of a part of a request.
+    pub partial: u64,
+    /// I/Os that went through a flush sequence.
+    pub flush_sequences: u64,
+    /// Bios split in two.
+    pub splits: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Issued {
+    ns: u64,
+    bytes: u32,
+    done: u32,
+    opf: Opf,
+    errno: i32,
+}
+
+#[derive(Clone, Debug)]
+struct Io {
+    span: IoSpan,
+    /// Its parts that are still outstanding: one, unless it was split.
+    parts: Vec<usize>,
+    ambiguous: bool,
+}
+
+/// A bio on its way: an I/O, or a part of a split one.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    io: usize,
+    queue: u16,
+    bio: u32,
+    /// First sector that is not complete; [`NO_DATA`] of a flush.
+    cursor: u64,
+    end: u64,
+    /// It was merged into a request behind another bio, or another was merged before it.
+    inner: bool,
+    write: bool,
+}
+
+/// Where parts without data are found.
+const NO_DATA: u64 = u64::MAX;
+
+/// Follows requests and I/Os through a trace.
+#[derive(Debug, Default)]
+pub struct Tracker {
+    ios: Slab<Io>,
+    parts: Slab<Part>,
+    at: FxHashMap<(u16, u64), Vec<usize>>,
+    by_bio: FxHashMap<(u16, u32), usize>,
+    issued: FxHashMap<(u16, u32), Issued>,
+    /// I/Os whose data is complete and that a C of no bytes may still follow, by bits of their bio.
+    ending: FxHashMap<(u16, u16), Vec<(u32, IoSpan)>>,
+    /// Bios that an A has just brought here from another traced disk.
+    arriving: FxHashSet<(u16, u32)>,
+    devices: FxHashSet<Dev>,
+    gap_end: Option<u64>,
+    counts: Counts,
+    found: Vec<Span>,
+}
+
+impl Tracker {
+    /// With nothing outstanding.
+    pub fn new() -> Tracker {
+        Tracker::default()
+    }
+
+    /// What could not be paired so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Whether this Q's bio was mapped here from another traced device. To be asked before the Q is given
+    /// to [`Tracker::item`].
+    pub fn is_arriving(&self, event: &Event) -> bool {
+        self.arriving.contains(&(event.queue, event.id))
+    }
+
+    /// Takes the next item of a trace, and returns what it completes.
+    pub fn item(&mut self, item: &Item) -> std::vec::Drain<'_, Span> {
+        match item {
+            Item::Event(event) => self.event(event),
+            Item::Gap(gap) => self.gap(gap),
+        }
+        self.found.drain(..)
+    }
+
+    /// Ends the trace: what is outstanding is counted, what only might have gone on is returned.
+    pub fn finish(&mut self) -> std::vec::Drain<'_, Span> {
+        let ending = std::mem::take(&mut self.ending);
+        for (_, span) in ending.into_values().flatten() {
+            self.found.push(Span::Io(span));
+        }
+        self.counts.issued_at_end += self.issued.len() as u64;
+        self.counts.queued_at_end += self.ios.len() as u64;
+        self.issued.clear();
+        self.ios.clear();
+        self.parts.clear();
+        self.at.clear();
+        self.by_bio.clear();
+        self.found.drain(..)
+    }
+
+    fn gap(&mut self, gap: &Gap) {
+        self.gap_end = self.gap_end.max(Some(gap.to_ns));
+    }
+
+    /// Whether events were lost at or after `ns`, as far as the trace was read.
+    fn cut_since(&self, ns: u64) -> bool {
+        self.gap_end.is_some_and(|end| end >= ns)
+    }
+
+    fn event(&mut self, event: &Event) {
+        if let Some(dev) = event.dev {
+            self.devices.insert(dev);
+        }
+        let bio = (event.queue, event.id);
+        match event.action {
+            Action::Queue => self.queue(event),
+            Action::BackMerge => self.mark_inner(bio),
+            Action::FrontMerge => {
+                // The bios that were first in that request are so no more.
+                if let Some(sector) = event.sector {
+                    self.mark_inner_at(event.queue, sector + u64::from(event.sectors()));
+                }
+            }
+            Action::RqMerge => {
+                if let Some(sector) = event.sector {
+                    self.mark_inner_at(event.queue, sector);
+                }
+                self.issued.remove(&bio);
+            }
+            Action::Split => self.split(event),
+            Action::Remap => {
+                if let Some((from, _)) = event.from {
+                    if Some(from) != event.dev && self.devices.contains(&from) {
+                        self.arriving.insert(bio);
+                    }
+                }
+            }
+            Action::Issue => self.issue(event),
+            Action::Requeue => {
+                self.issued.remove(&bio);
+                self.counts.requeued += 1;
+            }
+            Action::Complete => self.complete(event),
+            Action::BioComplete => self.bio_complete(event),
+            Action::GetRq
+            | Action::Insert
+            | Action::Plug
+            | Action::Unplug
+            | Action::UnplugSchedule => {}
+        }
+    }
+
+    fn mark_inner(&mut self, bio: (u16, u32)) {
+        if let Some(part) = self.by_bio.get(&bio) {
+            self.parts[*part].inner = true;
+        }
+    }
+
+    fn mark_inner_at(&mut self, queue: u16, sector: u64) {
+        for part in self.at.get(&(queue, sector)).into_iter().flatten() {
+            self.parts[*part].inner = true;
+        }
+    }
+
+    fn add_part(&mut self, part: Part) {
+        let index = self.parts.insert(part);
+        self.at
+            .entry((part.queue, part.cursor))
+            .or_default()
+            .push(index);
+        self.by_bio.insert((part.queue, part.bio), index);
+        self.ios[part.io].parts.push(index);
+    }
+
+    fn unlink(&mut self, index: usize) {
+        let part = self.parts[index];
+        let key = (part.queue, part.cursor);
+        if let Some(here) = self.at.get_mut(&key) {
+            here.retain(|other| *other != index);
+            if here.is_empty() {
+                self.at.remove(&key);
+            }
+        }
+    }
+
+    fn remove_part(&mut self, index: usize) {
+        self.unlink(index);
+        let part = self.parts.remove(index);
+        let bio = (part.queue, part.bio);
+        if self.by_bio.get(&bio) == Some(&index) {
+            self.by_bio.remove(&bio);
+        }
+        if let Some(io) = self.ios.get_mut(part.io) {
+            io.parts.retain(|other| *other != index);
+        }
+    }
+
+    /// Forgets an I/O with all its parts.
+    fn remove_io(&mut self, index: usize) -> Io {
+        let parts = std::mem::take(&mut self.ios[index].parts);
+        for part in parts {
+            self.remove_part(part);
+        }
+        self.ios.remove(index)
+    }
+
+    /// A bio's address is used again: what was known under it has come to its end.
+    fn bio_is_new(&mut self, queue: u16, bio: u32) {
+        let key = (queue, bio as u16);
+        if let Some(same) = self.ending.get_mut(&key) {
+            let over = same.extract_if(.., |(known, _)| *known == bio);
+            self.found.extend(over.map(|(_, span)| Span::Io(span)));
+            if same.is_empty() {
+                self.ending.remove(&key);
+            }
+        }
+        if let Some(part) = self.by_bio.get(&(queue, bio)).copied() {
+            let io = self.parts[part].io;
+            let io = self.remove_io(io);
+            self.never_completed(io.span.queue_ns);
+        }
+    }
+
+    fn never_completed(&mut self, since: u64) {
+        if self.cut_since(since) {
+            self.counts.cut_by_gap += 1;
+        } else {
+            self.counts.no_completion += 1;
+        }
+    }
+
+    fn queue(&mut self, event: &Event) {
+        let bio = (event.queue, event.id);
+        self.bio_is_new(event.queue, event.id);
+        let io = self.ios.insert(Io {
+            span: IoSpan {
+                queue: event.queue,
+                dev: event.dev,
+                submitter: Submitter {
+                    pid: event.pid.unwrap_or(0),
+                    tgid: event.tgid,
+                    comm: event.comm,
+                },
+                queue_ns: event.ns,
+                issue_ns: None,
+                data_ns: event.ns,
+                complete_ns: event.ns,
+                bytes: event.bytes,
+                opf: event.opf,
+                stacked: self.arriving.remove(&bio),
+                cut: false,
+            },
+            parts: Vec::new(),
+            ambiguous: false,
+        });
+        let (cursor, end) = match event.sector {
+            Some(sector) if event.bytes > 0 => (sector, sector + u64::from(event.sectors())),
+            _ => (NO_DATA, NO_DATA),
+        };
+        self.add_part(Part {
+            io,
+            queue: event.queue,
+            bio: event.id,
+            cursor,
+            end,
+            inner: false,
+            write: event.opf.is_write(),
+        });
+    }
+
+    /// The front part goes on as a bio of its own; what is left keeps the bio and begins behind it.
+    fn split(&mut self, event: &Event) {
+        self.counts.splits += 1;
+        let Some(sector) = event.sector else { return };
+        let middle = sector + u64::from(event.sectors());
+        let write = event.opf.is_write();
+        let mut whole = self
+            .at
+            .get(&(event.queue, sector))
+            .into_iter()
+            .flatten()
+            .copied()
+            .filter(|index| {
+                let part = &self.parts[*index];
+                part.end > middle && part.write == write && part.bio != event.id
+            });
+        let (Some(index), other) = (whole.next(), whole.next()) else {
+            return;
+        };
+        let rivals: Vec<usize> = other.into_iter().chain(whole).collect();
+        if !rivals.is_empty() {
+            // Two bios at one place, one of them split: which one only their sizes at C might tell.
+            self.spoil(index);
+            for rival in rivals {
+                self.spoil(rival);
+            }
+            return;
+        }
+        // The front part's address may be an old one's. That is not the whole's: it is not equal.
+        self.bio_is_new(event.queue, event.id);
+        let Some(part) = self.parts.get(index).copied() else {
+            return;
+        };
+        self.unlink(index);
+        self.parts[index].cursor = middle;
+        self.at.entry((part.queue, middle)).or_default().push(index);
+        self.add_part(Part {
+            bio: event.id,
+            end: middle,
+            ..part
+        });
+    }
+
+    /// The I/O of this part can be joined in more than one way.
+    fn spoil(&mut self, part: usize) {
+        let io = &mut self.ios[self.parts[part].io];
+        if !io.ambiguous {
+            io.ambiguous = true;
+            self.counts.ambiguous += 1;
+        }
+    }
+
+    fn issue(&mut self, event: &Event) {
+        let issued = Issued {
+            ns: event.ns,
+            bytes: event.bytes,
+            done: 0,
+            opf: event.opf,
+            errno: 0,
+        };
+        if let Some(before) = self.issued.insert((event.queue, event.id), issued) {
+            self.never_completed(before.ns);
+        }
+    }
+
+    fn complete(&mut self, event: &Event) {
+        let key = (event.queue, event.id);
+        let mut issue_ns = None;
+        if let Some(issued) = self.issued.get_mut(&key) {
+            issue_ns = Some(issued.ns);
+            issued.done = issued.done.saturating_add(event.bytes);
+            if issued.errno == 0 {
+                issued.errno = event.errno();
+            }
+            if issued.done >= issued.bytes {
+                let issued = *issued;
+                self.issued.remove(&key);
+                let cut = self.cut_since(issued.ns);
+                self.counts.cut_by_gap += u64::from(cut);
+                self.found.push(Span::Request(RequestSpan {
+                    queue: event.queue,
+                    dev: event.dev,
+                    issue_ns: issued.ns,
+                    complete_ns: event.ns,
+                    bytes: issued.bytes,
+                    opf: issued.opf,
+                    errno: issued.errno,
+                    cut,
+                }));
+            } else {
+                self.counts.partial += 1;
+            }
+        } else if event.bytes > 0 {
+            self.counts.no_issue += 1;
+        }
+        if event.opf.is_passthrough() {
+            return;
+        }
+        match event.sector {
+            Some(sector) if event.bytes > 0 => self.complete_range(event, sector, issue_ns),
+            _ => self.complete_no_data(event, issue_ns),
+        }
+    }
+
+    /// A C of no bytes: a flush, or the end of a flush sequence.
+    fn complete_no_data(&mut self, event: &Event, issue_ns: Option<u64>) {
+        if let Some(ending) = self.ending.remove(&(event.queue, event.head)) {
+            if let [(_, mut span)] = ending[..] {
+                span.complete_ns = event.ns;
+                span.cut |= self.cut_since(span.queue_ns);
+                self.counts.flush_sequences += 1;
+                self.found.push(Span::Io(span));
+            } else {
+                self.counts.ambiguous += ending.len() as u64;
+            }
+            return;
+        }
+        let mut named = self
+            .at
+            .get(&(event.queue, NO_DATA))
+            .into_iter()
+            .flatten()
+            .copied()
+            .filter(|index| self.parts[*index].bio as u16 == event.head);
+        match (named.next(), named.next()) {
+            (Some(index), None) => {
+                self.counts.flush_sequences += 1;
+                self.part_done(index, 0, event, issue_ns);
+            }
+            (Some(first), Some(second)) => {
+                let all: Vec<usize> = [first, second].into_iter().chain(named).collect();
+                self.spoil_and_remove(&all);
+            }
+            // The request that does the flushing has no bio.
+            (None, _) => {}
+        }
+    }
+
+    fn complete_range(&mut self, event: &Event, sector: u64, issue_ns: Option<u64>) {
+        let end = sector + u64::from(event.sectors());
+        let write = event.opf.is_write();
+        let mut position = sector;
+        while position < end {
+            let here: Vec<usize> = self
+                .at
+                .get(&(event.queue, position))
+                .into_iter()
+                .flatten()
+                .copied()
+                .filter(|index| self.parts[*index].write == write)
+                .collect();
+            let candidates: Vec<usize> = if position == sector {
+                here.into_iter()
+                    .filter(|index| self.parts[*index].bio as u16 == event.head)
+                    .collect()
+            } else {
+                // Only a bio that was merged can stand behind another. If none of these was, the merge may
+                // have been lost.
+                let inner: Vec<usize> = here
+                    .iter()
+                    .copied()
+                    .filter(|index| self.parts[*index].inner)
+                    .collect();
+                if inner.is_empty() {
+                    here
+                } else {
+                    inner
+                }
+            };
+            match candidates[..] {
+                [] => {
+                    self.counts.no_queue += 1;
+                    return;
+                }
+                [index] => {
+                    let next = self.parts[index].end.min(end);
+                    self.part_done(index, next - position, event, issue_ns);
+                    position = next;
+                }
+                _ => {
+                    // Whatever is behind them cannot be told either.
+                    self.spoil_and_remove(&candidates);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// One of these is complete, and nothing tells which: none of them gets a latency. They all go, as none
+    /// of them could be joined any better later.
+    fn spoil_and_remove(&mut self, parts: &[usize]) {
+        for part in parts {
+            if self.parts.contains(*part) {
+                self.spoil(*part);
+                self.remove_io(self.parts[*part].io);
+            }
+        }
+    }
+
+    /// So many sectors of a part are complete.
+    fn part_done(&mut self, index: usize, sectors: u64, event: &Event, issue_ns: Option<u64>) {
+        let part = self.parts[index];
+        let io = &mut self.ios[part.io];
+        io.span.issue_ns = issue_ns;
+        if part.cursor != NO_DATA && part.cursor + sectors < part.end {
+            self.unlink(index);
+            let cursor = part.cursor + sectors;
+            self.parts[index].cursor = cursor;
+            self.at.entry((part.queue, cursor)).or_default().push(index);
+            return;
+        }
+        self.remove_part(index);
+        if self.ios[part.io].parts.is_empty() {
+            self.io_done(part.io, event.ns, part.bio);
+        }
+    }
+
+    fn io_done(&mut self, index: usize, ns: u64, bio: u32) {
+        let io = self.remove_io(index);
+        if io.ambiguous {
+            return;
+        }
+        let mut span = io.span;
+        span.data_ns = ns;
+        span.complete_ns = ns;
+        span.cut = self.cut_since(span.queue_ns);
+        self.counts.cut_by_gap += u64::from(span.cut);
+        if span.opf.is_durable() && span.bytes > 0 {
+            let key = (span.queue, bio as u16);
+            self.ending.entry(key).or_default().push((bio, span));
+        } else {
+            self.found.push(Span::Io(span));
+        }
+    }
+
+    /// A bio-based driver names the bio itself; the parts of a split one end with it.
+    fn bio_complete(&mut self, event: &Event) {
+        let Some(part) = self.by_bio.get(&(event.queue, event.id)).copied() else {
+            self.counts.no_queue += 1;
+            return;
+        };
+        let index = self.parts[part].io;
+        let io = self.remove_io(index);
+        if io.ambiguous {
+            return;
+        }
+        let mut span = io.span;
+        span.data_ns = event.ns;
+        span.complete_ns = event.ns;
+        span.cut = self.cut_since(span.queue_ns);
+        self.counts.cut_by_gap += u64::from(span.cut);
+        self.found.push(Span::Io(span));
+    }
+}

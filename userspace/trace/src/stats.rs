@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Statistics of a trace: per device and per process.
+
+use crate::event::{Dev, Item};
+use crate::events::{DeviceInfo, Events};
+use crate::op::Kind;
+use crate::requests::{Counts, IoSpan, RequestSpan, Span, Submitter, Tracker};
+use crate::{Action, GapKind, Source};
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A latency's distribution. Quantiles are off by at most 1 %, the extremes are exact.
+#[derive(Clone, Debug)]
+pub struct Latency {
+    histogram: Histogram<u64>,
+    max: u64,
+}
+
+/// A latency in numbers, all in nanoseconds; 0 if there is no sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Quantiles {
+    /// Samples.
+    pub count: u64,
+    /// Half of the samples are not above it.
+    pub p50_ns: u64,
+    /// 99 % of the samples are not above it.
+    pub p99_ns: u64,
+    /// The largest sample.
+    pub max_ns: u64,
+}
+
+impl Default for Latency {
+    fn default() -> Latency {
+        Latency {
+            // Two digits, one memory word a bucket, ten hours: the bounds are constants, and good ones.
+            #[allow(clippy::expect_used)]
+            histogram: Histogram::new_with_bounds(1, 36_000_000_000_000, 2)
+                .expect("the bounds are valid"),
+            max: 0,
+        }
+    }
+}
+
+impl Latency {
+    /// Adds a sample of so many nanoseconds.
+    pub fn add(&mut self, ns: u64) {
+        self.histogram.saturating_record(ns.max(1));
+        self.max = self.max.max(ns);
+    }
+
+    /// The distribution in numbers.
+    pub fn quantiles(&self) -> Quantiles {
+        let at = |quantile| self.histogram.value_at_quantile(quantile).min(self.max);
+        Quantiles {
+            count: self.histogram.len(),
+            p50_ns: at(0.50),
+            p99_ns: at(0.99),
+            max_ns: self.max,
+        }
+    }
+}
+
+/// What one device did, or one process asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    /// I/Os queued.
+    pub ios: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Reads among them.
+    pub reads: u64,
+    /// Writes among them.
+    pub writes: u64,
+    /// Flushes without data among them.
+    pub flushes: u64,
+    /// Discards and erasures among them.
+    pub discards: u64,
+    /// Requests completed; of a process: 0.
+    pub requests: u64,
+    /// Requests that ended with an error; of a process: 0.
+    pub errors: u64,
+    /// Q to C, of each I/O.
+    pub q2c: Option<Latency>,
+    /// D to C: of a device, of each request; of a process, of the request that completed each I/O.
+    pub d2c: Option<Latency>,
+}
+
+impl Totals {
+    fn queued(&mut self, bytes: u32, kind: Kind) {
+        self.ios += 1;
+        // A discard moves no data.
+        if kind != Kind::Discard {
+            self.bytes += u64::from(bytes);
+        }
+        match kind {
+            Kind::Read => self.reads += 1,
+            Kind::Write => self.writes += 1,
+            Kind::Flush => self.flushes += 1,
+            Kind::Discard => self.discards += 1,
+            Kind::Other => {}
+        }
+    }
+}
+
+/// A device's totals.
+#[derive(Clone, Debug)]
+pub struct DeviceStats {
+    /// Its number; `None` if the trace does not name it.
+    pub dev: Option<Dev>,
+    /// Its name, or its number, or `queue N`.
+    pub name: String,
+    /// What it did.
+    pub totals: Totals,
+}
+
+/// A process's totals.
+#[derive(Clone, Debug)]
+pub struct ProcessStats {
+    /// Who queued.
+    pub submitter: Submitter,
+    /// What it asked for.
+    pub totals: Totals,
+}
+
+/// Lost events of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Losses {
+    /// Gaps.
+    pub gaps: u64,
+    /// Events in them.
+    pub events: u64,
+}
+
+/// Statistics of a whole trace.
+#[derive(Clone, Debug)]
+pub struct Stats {
+    /// By number.
+    pub devices: Vec<DeviceStats>,
+    /// By bytes, then I/Os, descending.
+    pub processes: Vec<ProcessStats>,
+    /// Events in the trace.
+    pub events: u64,
+    /// CPUs that have a stream.
+    pub cpus: u64,
+    /// From the first event to the last, ns.
+    pub duration_ns: u64,
+    /// Events that the module had no room for.
+    pub lost: Losses,
+    /// Events that the module wrote and the file lacks, or holds damaged.
+    pub missing: Losses,
+    /// What could not be paired.
+    pub counts: Counts,
+}
+
+fn io_done(span: &IoSpan, device: &mut Totals, process: Option<&mut Totals>) {
+    if span.cut {
+        return;
+    }
+    let q2c = span.complete_ns.saturating_sub(span.queue_ns);
+    device.q2c.get_or_insert_default().add(q2c);
+    if let Some(process) = process {
+        process.q2c.get_or_insert_default().add(q2c);
+        if let Some(issue) = span.issue_ns {
+            let d2c = span.data_ns.saturating_sub(issue);
+            process.d2c.get_or_insert_default().add(d2c);
+        }
+    }
+}
+
+fn request_done(span: &RequestSpan, device: &mut Totals) {
+    device.requests += 1;
+    device.errors += u64::from(span.errno != 0);
+    if !span.cut {
+        let d2c = span.complete_ns.saturating_sub(span.issue_ns);
+        device.d2c.get_or_insert_default().add(d2c);
+    }
+}
+
+fn device_name(queue: u16, dev: Option<Dev>, known: &[DeviceInfo]) -> String {
+    known
+        .iter()
+        .find(|info| info.queue == queue && info.dev == dev && !info.name.is_empty())
+        .map(|info| info.name.clone())
+        .or_else(|| dev.map(|dev| dev.to_string()))
+        .unwrap_or_else(|| format!("queue {queue}"))
+}
+
+impl Stats {
+    /// Reads a trace to its end.
+    pub fn of(source: &Source) -> Stats {
+        let mut events: Events<'_> = source.events();
+        let mut tracker = Tracker::new();
+        let mut devices: BTreeMap<(Option<Dev>, u16), Totals> = BTreeMap::new();
+        let mut processes: BTreeMap<Submitter, Totals> = BTreeMap::new();
+        let mut stats = Stats {
+            devices: Vec::new(),
+            processes: Vec::new(),
+            events: 0,
+            cpus: source.cpus().count() as u64,
+            duration_ns: 0,
+            lost: Losses::default(),
+            missing: Losses::default(),
+            counts: Counts::default(),
+        };
+        let mut first = None;
+        let spans = |spans: std::vec::Drain<'_, Span>,
+                     devices: &mut BTreeMap<_, Totals>,
+                     processes: &mut BTreeMap<Submitter, Totals>| {
+            for span in spans {
+                match span {
+                    Span::Request(span) => {
+                        let device = devices.entry((span.dev, span.queue)).or_default();
+                        request_done(&span, device);
+                    }
+                    Span::Io(span) => {
+                        let device = devices.entry((span.dev, span.queue)).or_default();
+                        let process =
+                            (!span.stacked).then(|| processes.entry(span.submitter).or_default());
+                        io_done(&span, device, process);
+                    }
+                }
+            }
+        };
+        for item in events.by_ref() {
+            match &item {
+                Item::Event(event) => {
+                    stats.events += 1;
+                    let first = *first.get_or_insert(event.ns);
+                    stats.duration_ns = event.ns.saturating_sub(first);
+                    if event.action == Action::Queue {
+                        let kind = event.opf.kind(event.bytes);
+                        let device = devices.entry((event.dev, event.queue)).or_default();
+                        device.queued(event.bytes, kind);
+                        if !tracker.is_arriving(event) {
+                            let submitter = Submitter {
+                                pid: event.pid.unwrap_or(0),
+                                tgid: event.tgid,
+                                comm: event.comm,
+                            };
+                            let process = processes.entry(submitter).or_default();
+                            process.queued(event.bytes, kind);
+                        }
+                    }
+                }
+                Item::Gap(gap) => {
+                    let losses = match gap.kind {
+                        GapKind::Lost => &mut stats.lost,
+                        GapKind::Missing | GapKind::Damaged => &mut stats.missing,
+                    };
+                    losses.gaps += 1;
+                    losses.events += gap.events;
+                }
+            }
+            spans(tracker.item(&item), &mut devices, &mut processes);
+        }
+        spans(tracker.finish(), &mut devices, &mut processes);
+        stats.counts = tracker.counts();
+        let known = events.devices();
+        stats.devices = devices
+            .into_iter()
+            .map(|((dev, queue), totals)| DeviceStats {
+                dev,
+                name: device_name(queue, dev, &known),
+                totals,
+            })
+            .collect();
+        stats.processes = processes
+            .into_iter()
+            .map(|(submitter, totals)| ProcessStats { submitter, totals })
+            .collect();
+        stats.processes.sort_by(|a, b| {
+            let key = |stats: &ProcessStats| (stats.totals.bytes, stats.totals.ios);
+            key(b).cmp(&key(a))
+        });
+        stats
+    }
+}

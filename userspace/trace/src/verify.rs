@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Whether a trace file is whole: looks at every chunk, sub-buffer and slot, and at what they say of each
+//! other.
+
+use crate::source::Source;
+use blkrelay_format::{
+    read_index, Action, Chunk, ChunkType, Chunks, Error, Header, IndexEntry, Slot, Subbuf, Trailer,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// Something that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Of the chunk, bytes from the start of the file; `None` if it is about no single chunk.
+    pub offset: Option<u64>,
+    /// What, in words.
+    pub text: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.offset {
+            Some(offset) => write!(f, "byte {offset}: {}", self.text),
+            None => f.write_str(&self.text),
+        }
+    }
+}
+
+/// The outcome of a verification.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// In the order of the file. Empty: the trace is whole.
+    pub findings: Vec<Finding>,
+    /// Sub-buffers in the file.
+    pub subbufs: u64,
+    /// Events in them.
+    pub events: u64,
+    /// Events that the module counted as lost.
+    pub lost: u64,
+    /// CPUs that have sub-buffers.
+    pub cpus: u64,
+}
+
+/// What is known of a CPU's stream up to some sub-buffer.
+#[derive(Debug, Default)]
+struct Cpu {
+    /// Numbers of its sub-buffers.
+    seqs: BTreeSet<u64>,
+    /// The latest sub-buffer.
+    last: Option<Header>,
+    /// Time of its latest event.
+    latest: u64,
+}
+
+struct Verifier {
+    verdict: Verdict,
+    cpus: BTreeMap<u32, Cpu>,
+    trace_id: Option<[u8; 16]>,
+    index: Vec<IndexEntry>,
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Source {
+    /// Looks at everything in the file.
+    pub fn verify(&self) -> Verdict {
+        let mut verifier = Verifier {
+            verdict: Verdict::default(),
+            cpus: BTreeMap::new(),
+            trace_id: None,
+            index: Vec::new(),
+        };
+        verifier.walk(self);
+        verifier.verdict
+    }
+}
+
+impl Verifier {
+    fn find(&mut self, offset: impl Into<Option<u64>>, text: impl fmt::Display) {
+        self.verdict.findings.push(Finding {
+            offset: offset.into(),
+            text: text.to_string(),
+        });
+    }
+
+    fn walk(&mut self, source: &Source) {
+        // The source was opened, so it begins as a trace does.
+        let Ok(mut chunks) = Chunks::new(source.bytes()) else {
+            return;
+        };
+        let mut trailer = None;
+        let mut index = None;
+        let mut metas = 0;
+        loop {
+            let at = chunks.offset();
+            let chunk = match chunks.next() {
+                None => break,
+                Some(Ok(chunk)) => chunk,
+                Some(Err(error)) => {
+                    self.find(None, error);
+                    if !chunks.resync() {
+                        break;
+                    }
+                    let (from, to) = (at, chunks.offset());
+                    self.find(from, format_args!("skipped {} bytes", to - from));
+                    continue;
+                }
+            };
+            let payload = match chunk.verify() {
+                Ok(payload) => payload,
+                Err(error) => {
+                    self.find(None, error);
+                    continue;
+                }
+            };
+            match chunk.kind() {
+                ChunkType::Meta => {
+                    metas += 1;
+                    if metas > 1 {
+                        self.find(at, "a second META chunk");
+                    }
+                }
+                ChunkType::Subbuf => self.subbuf(&chunk, payload, source),
+                ChunkType::Trailer => match Trailer::parse(payload) {
+                    Ok(parsed) => {
+                        if trailer.replace(parsed).is_some() {
+                            self.find(at, "a second TRAILER chunk");
+                        }
+                    }
+                    Err(error) => self.find(at, error),
+                },
+                ChunkType::Index => match read_index(payload) {
+                    Ok(parsed) => index = Some((at, parsed)),
+                    Err(error) => self.find(at, error),
+                },
+                ChunkType::Unknown(_) => {}
+            }
+        }
+        self.totals(trailer.as_ref());
+        match index {
+            Some((at, index)) if index != self.index => {
+                self.find(at, "the INDEX does not match the sub-buffers");
+            }
+            None if trailer.is_some() => self.find(None, "there is no INDEX"),
+            _ => {}
+        }
+        self.verdict.cpus = self.cpus.len() as u64;
+    }
+
+    fn subbuf(&mut self, chunk: &Chunk<'_>, payload: &[u8], source: &Source) {
+        let at = chunk.offset;
+        let subbuf = match Subbuf::parse(payload) {
+            Ok(subbuf) => subbuf,
+            Err(error) => return self.find(at, error),
+        };
+        let header = subbuf.header;
+        let (cpu, seq) = (header.cpu, header.seq);
+        let mut found: Vec<String> = Vec::new();
+        self.index.push(IndexEntry {
+            offset: at,
+            seq,
+            first: subbuf.first(),
+            cpu,
+            count: header.count,
+        });
+        if chunk.head.cpu != cpu {
+            found.push(format!("the chunk is of CPU {}", chunk.head.cpu));
+        }
+        if header.used as usize != payload.len() {
+            let (used, len) = (header.used, payload.len());
+            found.push(format!("uses {used} bytes of a chunk of {len}"));
+        }
+        let trace_id = *self.trace_id.get_or_insert(header.trace_id);
+        if trace_id != header.trace_id {
+            let id = hex(&header.trace_id);
+            found.push(format!("belongs to another trace: {id}"));
+        } else if !source.meta().trace_id.is_empty() && source.meta().trace_id != hex(&trace_id) {
+            let (meta, id) = (&source.meta().trace_id, hex(&trace_id));
+            found.push(format!("trace {id}, META says {meta}"));
+        }
+        let state = self.cpus.entry(cpu).or_default();
+        if !state.seqs.insert(seq) {
+            self.find(
+                at,
+                format_args!("CPU {cpu}: sub-buffer {seq} is there twice"),
+            );
+            return;
+        }
+        self.verdict.subbufs += 1;
+        check_sequence(state, &header, &mut found);
+        let events = check_slots(state, &subbuf, &mut found);
+        self.verdict.events += u64::from(events);
+        state.last = Some(header);
+        for text in found {
+            self.find(at, format_args!("CPU {cpu}: sub-buffer {seq}: {text}"));
+        }
+    }
+
+    /// What the streams say of each other and the trailer of them.
+    fn totals(&mut self, trailer: Option<&Trailer>) {
+        let Some(trailer) = trailer else {
+            self.verdict.lost = self
+                .cpus
+                .values()
+                .filter_map(|cpu| Some(cpu.last?.lost))
+                .sum();
+            let text =
+                "there is no TRAILER: the recording was cut short, losses at its end are not known";
+            return self.find(None, text);
+        };
+        let mut found = Vec::new();
+        if let blkrelay_format::End::Error(error) = &trailer.end {
+            found.push(format!("recording ended with an error: {error}"));
+        }
+        let mut named = BTreeSet::new();
+        for counters in &trailer.cpus {
+            let cpu = counters.cpu;
+            if !named.insert(cpu) {
+                found.push(format!("CPU {cpu}: twice in the TRAILER"));
+            }
+            self.verdict.lost += counters.lost;
+            let state = self.cpus.get(&cpu);
+            let last = state.and_then(|state| state.last);
+            let written = last.map_or(0, |last| last.events + u64::from(last.count));
+            let lost = last.map_or(0, |last| last.lost);
+            if counters.events != written {
+                found.push(format!(
+                    "CPU {cpu}: {} events by the TRAILER, {written} by the last sub-buffer",
+                    counters.events
+                ));
+            }
+            if counters.lost < lost {
+                found.push(format!(
+                    "CPU {cpu}: {} events lost by the TRAILER, {lost} by the last sub-buffer",
+                    counters.lost
+                ));
+            } else if counters.lost > lost {
+                let more = counters.lost - lost;
+                found.push(format!(
+                    "CPU {cpu}: {more} events lost after the last sub-buffer"
+                ));
+            }
+            if counters.unwritten > 0 {
+                let unwritten = counters.unwritten;
+                found.push(format!(
+                    "CPU {cpu}: {unwritten} events could not be written"
+                ));
+            }
+            let subbufs = state.map_or(0, |state| state.seqs.len() as u64);
+            if counters.subbufs != subbufs {
+                found.push(format!(
+                    "CPU {cpu}: {} sub-buffers by the TRAILER, {subbufs} in the file",
+                    counters.subbufs
+                ));
+            }
+        }
+        for cpu in self.cpus.keys().filter(|cpu| !named.contains(cpu)) {
+            found.push(format!("CPU {cpu}: not in the TRAILER"));
+        }
+        for text in found {
+            self.find(None, text);
+        }
+    }
+}
+
+/// Number, counters and anchor against the sub-buffer before.
+fn check_sequence(state: &Cpu, header: &Header, found: &mut Vec<String>) {
+    let (seq, events, lost, epoch) = match &state.last {
+        None => (0, 0, 0, 0),
+        Some(last) => (
+            last.seq + 1,
+            last.events + u64::from(last.count),
+            last.lost,
+            last.epoch,
+        ),
+    };
+    if header.seq != seq {
+        found.push(format!("number {seq} was due"));
+    }
+    if header.events != events {
+        let counted = header.events;
+        found.push(format!(
+            "{counted} events before it by its header, {events} in the file"
+        ));
+    }
+    match header.lost.checked_sub(lost) {
+        None => found.push(format!(
+            "{} events lost by its header, {lost} by the one before",
+            header.lost
+        )),
+        Some(0) => {
+            if header.lost_first != 0 || header.lost_last != 0 {
+                found.push("has times of a loss, but none lost".to_owned());
+            }
+        }
+        Some(new) => {
+            found.push(format!("{new} events lost before it"));
+            if header.lost_first == 0 || header.lost_last < header.lost_first {
+                found.push("the times of the loss are not valid".to_owned());
+            }
+        }
+    }
+    if header.epoch < epoch {
+        found.push(format!("epoch {} after epoch {epoch}", header.epoch));
+    }
+    if header.anchor_ok() && header.anchor < state.latest {
+        found.push("its anchor lies before an event of the sub-buffer before".to_owned());
+    }
+}
+
+/// Every slot. Returns the number of events.
+fn check_slots(state: &mut Cpu, subbuf: &Subbuf<'_>, found: &mut Vec<String>) -> u32 {
+    let header = &subbuf.header;
+    let mut queues = BTreeSet::new();
+    let mut pids = BTreeSet::new();
+    let mut unnamed_queues = BTreeSet::new();
+    let mut unnamed_pids = BTreeSet::new();
+    let mut events = 0;
+    let mut back = 0u32;
+    let mut remap = false;
+    let mut slots = subbuf.slots();
+    let mut position = 0;
+    while let Some(slot) = slots.next() {
+        let after_remap = std::mem::take(&mut remap);
+        if after_remap && !matches!(slot, Ok(Slot::From(_))) {
+            found.push(format!("slot {position}: no from record behind an A event"));
+        }
+        match slot {
+            Ok(Slot::Event(action, record)) => {
+                if events == 0 && header.anchor_ok() && record.time < header.anchor {
+                    found.push("its anchor lies behind its first event".to_owned());
+                }
+                events += 1;
+                if record.time < state.latest {
+                    back += 1;
+                }
+                state.latest = record.time;
+                if !queues.contains(&u32::from(record.queue())) {
+                    unnamed_queues.insert(record.queue());
+                }
+                if action != Action::Complete && !pids.contains(&record.pid()) {
+                    unnamed_pids.insert(record.pid());
+                }
+                remap = action == Action::Remap;
+            }
+            Ok(Slot::Task(task)) => drop(pids.insert(task.pid)),
+            Ok(Slot::Device(device)) => drop(queues.insert(device.queue)),
+            Ok(Slot::From(_)) => {
+                if !after_remap {
+                    found.push(format!("slot {position}: a from record without an A event"));
+                }
+            }
+            Ok(Slot::Unknown { .. }) => {}
+            Err(error) => found.push(error.to_string()),
+        }
+        position = slots.position();
+    }
+    if remap {
+        found.push(format!("slot {position}: no from record behind an A event"));
+    }
+    if back > 0 {
+        found.push(format!("time goes back at {back} events"));
+    }
+    if events != header.count {
+        let header = header.count;
+        found.push(
+            Error::Count {
+                header,
+                found: events,
+            }
+            .to_string(),
+        );
+    }
+    for queue in unnamed_queues {
+        found.push(format!(
+            "events of queue {queue} before a device record names it"
+        ));
+    }
+    for pid in unnamed_pids {
+        found.push(format!("events of pid {pid} before a task record names it"));
+    }
+    events
+}
