@@ -2,7 +2,7 @@
 //! The kernel module's pure parts, compiled here as they are: the parser of `control`, the packing of
 //! records, and the filter.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::panic)]
 
 /// Where the module's files look for the contract.
 mod abi {
@@ -51,13 +51,28 @@ fn commands() {
     assert_eq!(config::parse(b"\t flush  "), Ok(Command::Flush));
     assert_eq!(
         start("start devices=all"),
-        Start { devices: Devices::All, subbuf_size: None, subbufs: None, hold: false }
+        Start {
+            devices: Devices::All,
+            subbuf_size: None,
+            subbufs: None,
+            hold: false
+        }
     );
 
-    let full = start("start hold=1\tsubbufs=2 subbuf_size=67108864 devices=254:16,0:0,4095:1048575\n");
-    assert_eq!(devices(full.devices), [(254, 16), (0, 0), (4095, 1_048_575)]);
-    assert_eq!((full.subbuf_size, full.subbufs, full.hold), (Some(1 << 26), Some(2), true));
-    assert_eq!(start("start devices=all subbuf_size=4096 subbufs=65536 hold=0").subbufs, Some(65536));
+    let full =
+        start("start hold=1\tsubbufs=2 subbuf_size=67108864 devices=254:16,0:0,4095:1048575\n");
+    assert_eq!(
+        devices(full.devices),
+        [(254, 16), (0, 0), (4095, 1_048_575)]
+    );
+    assert_eq!(
+        (full.subbuf_size, full.subbufs, full.hold),
+        (Some(1 << 26), Some(2), true)
+    );
+    assert_eq!(
+        start("start devices=all subbuf_size=4096 subbufs=65536 hold=0").subbufs,
+        Some(65536)
+    );
 }
 
 #[test]
@@ -75,8 +90,14 @@ fn refusals() {
         (b"start", Error::NoDevices),
         (b"start hold=1", Error::NoDevices),
         (b"start devices", Error::UnknownWord("devices")),
-        (b"start devices=all device=all", Error::UnknownWord("device=all")),
-        (b"start devices=all devices=1:0", Error::Duplicate("devices")),
+        (
+            b"start devices=all device=all",
+            Error::UnknownWord("device=all"),
+        ),
+        (
+            b"start devices=all devices=1:0",
+            Error::Duplicate("devices"),
+        ),
         (b"start hold=1 hold=1 devices=all", Error::Duplicate("hold")),
         (b"start devices=", Error::BadDevice("")),
         (b"start devices=sda", Error::BadDevice("sda")),
@@ -87,15 +108,30 @@ fn refusals() {
         (b"start devices=8:0:0", Error::BadDevice("8:0:0")),
         (b"start devices=4096:0", Error::OutOfRange("4096:0")),
         (b"start devices=0:1048576", Error::OutOfRange("0:1048576")),
-        (b"start devices=99999999999999999999999:0", Error::OutOfRange("99999999999999999999999:0")),
+        (
+            b"start devices=99999999999999999999999:0",
+            Error::OutOfRange("99999999999999999999999:0"),
+        ),
         (b"start devices=all subbuf_size=0", Error::OutOfRange("0")),
-        (b"start devices=all subbuf_size=2048", Error::OutOfRange("2048")),
-        (b"start devices=all subbuf_size=134217728", Error::OutOfRange("134217728")),
-        (b"start devices=all subbuf_size=4097", Error::NotPowerOfTwo("4097")),
+        (
+            b"start devices=all subbuf_size=2048",
+            Error::OutOfRange("2048"),
+        ),
+        (
+            b"start devices=all subbuf_size=134217728",
+            Error::OutOfRange("134217728"),
+        ),
+        (
+            b"start devices=all subbuf_size=4097",
+            Error::NotPowerOfTwo("4097"),
+        ),
         (b"start devices=all subbuf_size=4k", Error::BadValue("4k")),
         (b"start devices=all subbuf_size=", Error::BadValue("")),
         (b"start devices=all subbufs=1", Error::OutOfRange("1")),
-        (b"start devices=all subbufs=65537", Error::OutOfRange("65537")),
+        (
+            b"start devices=all subbufs=65537",
+            Error::OutOfRange("65537"),
+        ),
         (b"start devices=all hold=yes", Error::BadValue("yes")),
     ];
 
@@ -123,7 +159,10 @@ fn a_foreign_word_cannot_break_the_status_line() {
     );
     assert_eq!(
         refused(long.as_bytes()).to_string(),
-        format!("unknown command \"{}...\"; write start, stop or flush", "w".repeat(40))
+        format!(
+            "unknown command \"{}...\"; write start, stop or flush",
+            "w".repeat(40)
+        )
     );
 }
 
@@ -184,7 +223,15 @@ fn filter() {
     assert_eq!(filter.admit(0), None);
 
     filter.open(Selection::Queues(&[0, 63, 64, 65535]));
-    for (id, passes) in [(0, true), (1, false), (62, false), (63, true), (64, true), (65, false), (65535, true)] {
+    for (id, passes) in [
+        (0, true),
+        (1, false),
+        (62, false),
+        (63, true),
+        (64, true),
+        (65, false),
+        (65535, true),
+    ] {
         assert_eq!(filter.admit(id), passes.then_some(id as u16), "{id}");
     }
     // Ids that no record can carry, and what is no id at all.
