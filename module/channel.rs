@@ -411,8 +411,7 @@ impl Drop for CpusReadLock {
     }
 }
 
-// ---- Writing
-// -----------------------------------------------------------------------------------------
+// ---- Writing ------------------------------------------------------------------------------------
 
 /// A CPU's state before its first event.
 fn fresh(cpu: u32) -> abi::blkrelay_cpu {
@@ -788,8 +787,7 @@ unsafe extern "C" fn flush_here(_: *mut c_void) {
     }
 }
 
-// ---- What the relay core calls
-// -------------------------------------------------------------------------
+// ---- What the relay core calls ------------------------------------------------------------------
 
 struct Callbacks(abi::rchan_callbacks);
 
@@ -845,8 +843,7 @@ unsafe extern "C" fn remove_buf_file(file: *mut bindings::dentry) -> i32 {
     0
 }
 
-// ---- Reading
-// -------------------------------------------------------------------------------------------
+// ---- Reading ------------------------------------------------------------------------------------
 
 /// The reader's end of one CPU's stream: what an open data file holds.
 ///

@@ -208,8 +208,7 @@ impl Drop for Files {
     }
 }
 
-// ---- Commands
-// ------------------------------------------------------------------------------------------
+// ---- Commands -----------------------------------------------------------------------------------
 
 /// Why a command was refused: what, where, and what to do.
 enum Refusal<'a> {
@@ -455,8 +454,7 @@ fn current_pid() -> u32 {
     unsafe { abi::blkrelay_current_pid() }
 }
 
-// ---- Text
-// ----------------------------------------------------------------------------------------------
+// ---- Text ---------------------------------------------------------------------------------------
 
 /// Text that grows. What no memory is left for is an error.
 struct Text(KVec<u8>);
@@ -541,8 +539,7 @@ impl State {
     }
 }
 
-// ---- The files' operations
-// -----------------------------------------------------------------------------
+// ---- The files' operations ----------------------------------------------------------------------
 
 /// File operations in static memory.
 struct Operations(bindings::file_operations);
