@@ -37,12 +37,16 @@ impl Mode {
 
 /// A virtio-blk disk with a write-back cache, empty at each boot. The guest finds disk number N as
 /// /dev/diskN.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Disk {
     /// Bytes, a multiple of 512.
     pub size: u64,
     /// Hardware queues; 0 means one for each CPU.
     pub queues: u32,
+    /// Entries of each queue's ring, a power of two; 0 leaves it to QEMU.
+    pub ring: u32,
+    /// Most I/Os a second that QEMU does for it; 0 means no limit. With it the ring fills up.
+    pub iops: u32,
 }
 
 /// Everything that decides what a boot does.
@@ -327,21 +331,27 @@ fn arguments(spec: &Spec, console: &Path, images: &Images) -> Result<Vec<String>
     }
     add(&["-append", &cmdline]);
 
-    let mut disk = |image: &Path, serial: &str, queues: u32| {
-        let drive = format!(
+    let mut disk = |image: &Path, serial: &str, queues: u32, d: &Disk| {
+        let mut drive = format!(
             "if=none,id={serial},format=raw,cache=unsafe,discard=unmap,file={}",
             path(image)
         );
-        let device =
+        if d.iops != 0 {
+            drive += &format!(",throttling.iops-total={}", d.iops);
+        }
+        let mut device =
             format!("virtio-blk-device,drive={serial},serial={serial},num-queues={queues}");
+        if d.ring != 0 {
+            device += &format!(",queue-size={}", d.ring);
+        }
         add(&["-drive", &drive, "-device", &device]);
     };
     for (i, (image, d)) in images.disks.iter().zip(&spec.disks).enumerate() {
         let queues = if d.queues == 0 { spec.cpus } else { d.queues };
-        disk(image, &format!("disk{i}"), queues);
+        disk(image, &format!("disk{i}"), queues, d);
     }
     if let Some(image) = &images.out {
-        disk(image, "blkrelay-out", 1);
+        disk(image, "blkrelay-out", 1, &Disk::default());
     }
     Ok(args)
 }

@@ -8,6 +8,7 @@ pub mod cli;
 pub mod clock;
 pub mod console;
 pub mod deb;
+pub mod demo;
 pub mod initramfs;
 pub mod kernel;
 pub mod measure;

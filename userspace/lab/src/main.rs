@@ -5,7 +5,7 @@
 //! each of the two lists here.
 
 use anyhow::Result;
-use blkrelay_lab::{cli, kernel, measure, module_build, preflight, progress};
+use blkrelay_lab::{cli, demo, kernel, measure, module_build, preflight, progress};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -29,6 +29,8 @@ enum Command {
     Boot(cli::boot::Args),
     /// Counts what the states of the tracers cost on the workloads.
     Measure(measure::Args),
+    /// Traces a real workload in a test kernel and says what tracing costs.
+    Demo(demo::Args),
 }
 
 fn main() -> ExitCode {
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         Command::Module(args) => module_build::run(&args),
         Command::Boot(args) => cli::boot::run(&args),
         Command::Measure(args) => measure::run(&args),
+        Command::Demo(args) => demo::run(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("blkrelay-lab: {error:#}");

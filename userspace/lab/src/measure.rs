@@ -432,7 +432,7 @@ pub fn collect(
     let shared = Mutex::new(Shared {
         next: 0,
         done: 0,
-        steps: progress::Steps::new("counting instructions, boots"),
+        steps: progress::Steps::new("counting instructions"),
         samples: BTreeMap::new(),
         error: None,
     });
@@ -469,7 +469,7 @@ pub fn collect(
     if let Some(e) = shared.error {
         return Err(e);
     }
-    shared.steps.done(&format!("{} boots counted", boots.len()));
+    shared.steps.done(&format!("{} boots", boots.len()));
     let mut samples = Samples::new();
     for ((workload, state, _), sample) in shared.samples {
         samples.entry((workload, state)).or_default().push(sample);

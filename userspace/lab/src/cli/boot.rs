@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .iter()
         .map(|mib| Disk {
             size: mib << 20,
-            queues: 0,
+            ..Disk::default()
         })
         .collect();
     let outcome = boot::run_with(&spec, &mut |line| println!("{line}"))?;
