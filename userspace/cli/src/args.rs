@@ -50,7 +50,7 @@ pub struct Record {
     pub seconds: Option<f64>,
     /// Load the kernel module first, from PATH.ko or from /lib/modules
     #[arg(long, value_name = "PATH.ko", num_args = 0..=1, default_missing_value = "")]
-    pub load: Option<PathBuf>,
+    pub load: Option<OsString>,
     /// Overwrite FILE if it exists
     #[arg(long)]
     pub force: bool,

@@ -154,11 +154,6 @@ impl Module {
         Ok(module)
     }
 
-    /// The directory that holds its files.
-    pub fn dir(&self) -> &Path {
-        &self.dir
-    }
-
     fn io(&self, name: &str, source: io::Error) -> ModuleError {
         ModuleError::Io {
             path: self.dir.join(name),

@@ -135,6 +135,9 @@ impl<'a> Cursor<'a> {
     /// Takes up the next piece, or ends the stream. False at the end.
     #[cold]
     fn next_piece(&mut self) -> bool {
+        if self.ended {
+            return false;
+        }
         let previous = self.piece.checked_sub(1);
         if let Some(previous) = previous.and_then(|index| self.stream.pieces.get(index)) {
             let promised = previous.header.count;
@@ -148,12 +151,10 @@ impl<'a> Cursor<'a> {
             self.taken = 0;
         }
         let Some(piece) = self.stream.pieces.get(self.piece) else {
-            if !self.ended {
-                self.ended = true;
-                if let Some((events, lost)) = self.stream.totals {
-                    let to = self.bounds.1.max(self.latest.unwrap_or(0));
-                    self.gaps(events, lost, to, (0, 0));
-                }
+            self.ended = true;
+            if let Some((events, lost)) = self.stream.totals {
+                let to = self.bounds.1.max(self.latest.unwrap_or(0));
+                self.gaps(events, lost, to, (0, 0));
             }
             return false;
         };

@@ -9,14 +9,13 @@ use crate::module::{Control, Module};
 use crate::Failure;
 use blkrelay_format::{Appended, End, Writer};
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::fs::inotify;
 use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// How long an event may wait in a sub-buffer that is not full.
@@ -29,8 +28,11 @@ const FLUSH: Timespec = Timespec {
 const TICK: u64 = 1 << 32;
 const DEADLINE: u64 = TICK + 1;
 const SIGNAL: u64 = TICK + 2;
-const NEW_FILE: u64 = TICK + 3;
-const COMMAND: u64 = TICK + 4;
+const COMMAND: u64 = TICK + 3;
+
+/// Every so many flushes we look for the data files of CPUs that came online. Nothing tells of them: a
+/// kernel need not have inotify.
+const LOOK: u32 = 5;
 
 /// A CPU's data file.
 #[derive(Debug)]
@@ -49,8 +51,9 @@ pub struct Capture {
     epoll: OwnedFd,
     tick: OwnedFd,
     deadline: Option<OwnedFd>,
-    signals: UnixStream,
-    new_files: OwnedFd,
+    /// A signal puts a byte in. A pipe: a kernel need not have sockets.
+    signals: OwnedFd,
+    flushes: u32,
     data: Vec<Data>,
     buffer: Vec<u8>,
     filled: usize,
@@ -82,8 +85,8 @@ impl Capture {
     ///
     /// If `control` cannot be opened, or the system is short of something.
     pub fn new(module: &Module, duration: Option<Duration>) -> Result<Capture, Failure> {
-        let (signals, signals_in) = UnixStream::pair()?;
-        signals.set_nonblocking(true)?;
+        let (signals, signals_in) =
+            rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         for signal in [SIGINT, SIGTERM] {
             signal_hook::low_level::pipe::register(signal, signals_in.try_clone()?)?;
         }
@@ -102,8 +105,6 @@ impl Capture {
                 io::Result::Ok(timer)
             })
             .transpose()?;
-        let new_files =
-            inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
         let capture = Capture {
             module: module.clone(),
             control: module.control()?,
@@ -111,7 +112,7 @@ impl Capture {
             tick,
             deadline,
             signals,
-            new_files,
+            flushes: 0,
             data: Vec::new(),
             buffer: Vec::new(),
             filled: 0,
@@ -119,7 +120,6 @@ impl Capture {
         };
         capture.add(&capture.tick, TICK)?;
         capture.add(&capture.signals, SIGNAL)?;
-        capture.add(&capture.new_files, NEW_FILE)?;
         if let Some(deadline) = &capture.deadline {
             capture.add(deadline, DEADLINE)?;
         }
@@ -146,11 +146,6 @@ impl Capture {
         self.subbuf_size = self.module.status()?.number("subbuf_size") as usize;
         // Written once, so that no page of it has to be found while the trace runs.
         self.buffer = vec![0xff; bytes];
-        inotify::add_watch(
-            &self.new_files,
-            self.module.dir(),
-            inotify::WatchFlags::CREATE,
-        )?;
         self.open_new()?;
         arm(&self.tick, FLUSH, FLUSH)?;
         Ok(())
@@ -210,15 +205,14 @@ impl Capture {
                         if !self.control.flush() && !self.control.running() {
                             end = Some(End::Stopped);
                         }
+                        self.flushes = self.flushes.wrapping_add(1);
+                        if self.flushes.is_multiple_of(LOOK) {
+                            self.open_new()?;
+                        }
                     }
                     DEADLINE => end = Some(End::Duration),
                     SIGNAL => end = Some(End::Signal),
                     COMMAND => end = Some(End::Command),
-                    NEW_FILE => {
-                        let mut names = [0; 4096];
-                        let _ = rustix::io::read(&self.new_files, &mut names);
-                        self.open_new()?;
-                    }
                     cpu => self.take(cpu, writer)?,
                 }
             }
@@ -287,10 +281,6 @@ impl Capture {
             }
             self.put(writer)
         };
-        let result = drain().map_err(|error| error.to_string());
-        // Signals that came while we were at it have had their effect.
-        let mut bytes = [0; 64];
-        while self.signals.read(&mut bytes).is_ok_and(|n| n > 0) {}
-        result
+        drain().map_err(|error| error.to_string())
     }
 }

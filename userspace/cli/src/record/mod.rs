@@ -28,7 +28,7 @@ pub fn run(options: args::Record) -> Result<Outcome, Failure> {
     let sysfs = Sysfs::system();
     let devices = resolve(&sysfs, &options.devices)?;
     if let Some(path) = &options.load {
-        module::load(path)?;
+        module::load(path.as_ref())?;
     }
     let module = Module::find()?;
     let status = module.status()?;
