@@ -35,7 +35,10 @@
 
 #define BLKRELAY_SECTOR_BITS	48
 #define BLKRELAY_SECTOR_MASK	0x0000ffffffffffffull
-/* "no sector": passthrough requests, and flushes without data */
+/*
+ * "no sector": passthrough requests, the flush machinery's own requests, and P, U and T. An empty bio
+ * that asks for a flush has sector 0, as it stands in the bio.
+ */
 #define BLKRELAY_SECTOR_NONE	BLKRELAY_SECTOR_MASK
 
 #define BLKRELAY_ID_HCTX_SHIFT	16		/* request events: hardware queue number */
