@@ -53,7 +53,7 @@ impl kernel::Module for BlkRelay {
         let subbufs = module_parameters::subbufs.value();
         let Some(defaults) = control::Defaults::new(subbuf_size, subbufs) else {
             pr_err!(
-                "subbuf_size={} must be a power of two, 4096 to 67108864, and subbufs={} 2 to 65536\n",
+                "subbuf_size={}: a power of two, 4096 to 67108864; subbufs={}: 2 to 65536\n",
                 subbuf_size,
                 subbufs
             );

@@ -50,6 +50,8 @@ check! {
         bi_size => blkrelay_layout_BLKRELAY_AT_bvec_iter_bi_size,
     }
     bindings::block_device {
+        bd_start_sect => blkrelay_layout_BLKRELAY_AT_block_device_bd_start_sect,
+        bd_dev => blkrelay_layout_BLKRELAY_AT_block_device_bd_dev,
         bd_queue => blkrelay_layout_BLKRELAY_AT_block_device_bd_queue,
         bd_nr_sectors => blkrelay_layout_BLKRELAY_AT_block_device_bd_nr_sectors,
     }

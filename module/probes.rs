@@ -144,14 +144,15 @@ unsafe fn admit(q: *mut request_queue) -> Option<u16> {
     FILTER.admit(unsafe { (*q).id })
 }
 
-/// The words of an event of a bio, and its queue.
+/// The words of an event of a bio, and its queue. `start` is added to the bio's sector, to make it
+/// one of the whole disk.
 ///
 /// # Safety
 ///
 /// `bio` is a bio that its tracepoint hands out: it has a device, whose queue is live while the bio
 /// is.
 #[inline(always)]
-unsafe fn bio_words(bio: *mut bio, action: u32) -> Option<(Words, *mut request_queue)> {
+unsafe fn bio_words(bio: *mut bio, start: u64, action: u32) -> Option<(Words, *mut request_queue)> {
     // SAFETY: By the contract, both pointers are valid, and so is the queue behind them.
     let q = unsafe { (*(*bio).bi_bdev).bd_queue };
     // SAFETY: As above.
@@ -167,7 +168,7 @@ unsafe fn bio_words(bio: *mut bio, action: u32) -> Option<(Words, *mut request_q
 
     Some((
         Words {
-            place: record::place(sector, queue),
+            place: record::place(sector.wrapping_add(start), queue),
             size_op: record::pair(bytes, opf),
             id_who: record::pair(record::bio_id(bio as usize), record::who(action)),
         },
@@ -183,7 +184,7 @@ unsafe fn bio_words(bio: *mut bio, action: u32) -> Option<(Words, *mut request_q
 #[inline(always)]
 unsafe fn emit_bio(bio: *mut bio, action: u32) {
     // SAFETY: By the contract.
-    if let Some((words, q)) = unsafe { bio_words(bio, action) } {
+    if let Some((words, q)) = unsafe { bio_words(bio, 0, action) } {
         // SAFETY: `words` names `q`, which is live.
         unsafe { abi::blkrelay_emit(words.place, words.size_op, words.id_who, q) };
     }
@@ -276,7 +277,7 @@ unsafe fn emit_queue(q: *mut request_queue, action: u32, requests: u32) {
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_bio_queue(_: *mut c_void, bio: *mut bio) {
     // SAFETY: The bio is being submitted.
-    if let Some((words, q)) = unsafe { bio_words(bio, abi::BLKRELAY_Q) } {
+    if let Some((words, q)) = unsafe { bio_words(bio, 0, abi::BLKRELAY_Q) } {
         // SAFETY: `words` names `q`, which is live.
         unsafe { abi::blkrelay_emit_bio_queue(words.place, words.size_op, words.id_who, q) };
     }
@@ -331,13 +332,20 @@ unsafe extern "C" fn blkrelay_probe_split(_: *mut c_void, bio: *mut bio, _new_se
 
 /// A bio has been redirected: from a partition, or by a stacked driver.
 ///
+/// From a partition, the sector is the disk's already and `dev` the bio's own device. A stacked
+/// driver may redirect to a partition: then the sector is still the partition's.
+///
 /// # Safety
 ///
 /// For `block_bio_remap` alone.
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_bio_remap(_: *mut c_void, bio: *mut bio, dev: u32, from: u64) {
-    // SAFETY: The bio is being submitted.
-    if let Some((words, q)) = unsafe { bio_words(bio, abi::BLKRELAY_A) } {
+    // SAFETY: The bio is being submitted, so it has a device; plain reads of integers.
+    let (target, start) = unsafe { ((*(*bio).bi_bdev).bd_dev, (*(*bio).bi_bdev).bd_start_sect) };
+    let start = if target == dev { 0 } else { start };
+
+    // SAFETY: As above.
+    if let Some((words, q)) = unsafe { bio_words(bio, start, abi::BLKRELAY_A) } {
         let from = abi::blkrelay_from {
             sector: from,
             dev,

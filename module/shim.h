@@ -94,6 +94,8 @@ enum blkrelay_layout {
 	BLKRELAY_AT_bio_bi_iter = FIELD_AT(bio, bi_iter),
 	BLKRELAY_AT_bvec_iter_bi_sector = FIELD_AT(bvec_iter, bi_sector),
 	BLKRELAY_AT_bvec_iter_bi_size = FIELD_AT(bvec_iter, bi_size),
+	BLKRELAY_AT_block_device_bd_start_sect = FIELD_AT(block_device, bd_start_sect),
+	BLKRELAY_AT_block_device_bd_dev = FIELD_AT(block_device, bd_dev),
 	BLKRELAY_AT_block_device_bd_queue = FIELD_AT(block_device, bd_queue),
 	BLKRELAY_AT_block_device_bd_nr_sectors = FIELD_AT(block_device, bd_nr_sectors),
 	BLKRELAY_AT_request_queue_id = FIELD_AT(request_queue, id),
