@@ -20,7 +20,8 @@ run_disk() {
 		dd if=/dev/urandom of="$dir/file$n" bs=64k count=8 conv=fsync 2>/dev/null
 	done
 	# Small synchronous writes, as a database's log makes them.
-	dd if=/dev/zero of="$dir/log" bs=4k count=32 oflag=sync 2>/dev/null
+	: >"$dir/log"
+	blkrelay-guest io --dev "$dir/log" --op write --count 32 --dsync
 	cat "$dir"/file* | md5sum >/tmp/sum.before."$fs.${disk##*/}"
 	umount "$dir"
 	mount -t "$fs" "$disk" "$dir"
