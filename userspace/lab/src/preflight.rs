@@ -128,10 +128,18 @@ pub fn check_tree(kdir: &Path) -> Result<Tree> {
             bail!("{shown}: the kernel lacks {name}=y: {why}");
         }
     }
-    for file in ["Module.symvers", "rust/libkernel.rmeta"] {
-        if !kdir.join(file).is_file() {
-            bail!("{shown}: {file} is missing: build that kernel first (make all)");
-        }
+    // Distributions' headers packages leave out what is built from Rust: it fits one compiler only.
+    if !kdir.join("rust/libkernel.rmeta").is_file() {
+        bail!(
+            "{shown}: rust/libkernel.rmeta is missing: a headers package does not do, build this \
+             kernel's source with this config first (make modules_prepare)"
+        );
+    }
+    if !kdir.join("Module.symvers").is_file() {
+        bail!(
+            "{shown}: Module.symvers is missing: build the kernel (make all), or copy that file \
+             from its headers package"
+        );
     }
     let release = fs::read_to_string(kdir.join("include/config/kernel.release"))
         .with_context(|| format!("{shown}: not built"))?;
