@@ -27,6 +27,7 @@
 
 pub mod abi;
 pub mod blktrace;
+mod builder;
 mod error;
 mod file;
 mod meta;
@@ -34,6 +35,7 @@ mod record;
 mod subbuf;
 mod writer;
 
+pub use builder::SubbufBuilder;
 pub use error::Error;
 pub use file::{
     check_magic, chunk_len, read_index, read_meta, Chunk, ChunkHead, ChunkType, Chunks, IndexEntry,

@@ -58,7 +58,7 @@ struct Cursor<'a> {
     seq: u64,
     /// Events that must lie before the next piece: written and lost.
     due: (u64, u64),
-    /// Clock of the latest event, for the bounds of a gap.
+    /// Clock of the latest event, or of the latest instant known in a gap: the next gap is behind it.
     latest: Option<u64>,
     tasks: FxHashMap<u32, (Comm, u32)>,
     task: (u32, Comm, u32),
@@ -127,6 +127,9 @@ impl<'a> Cursor<'a> {
                 (_, last) => (from, last),
             };
             self.gap(GapKind::Lost, missed, first, last);
+            if within.0 != 0 {
+                self.latest = self.latest.max(Some(first.max(last)));
+            }
         }
         self.due = (events.max(self.due.0), lost.max(self.due.1));
         self.seq = self.due.0 + self.due.1;
