@@ -8,6 +8,30 @@
 //! | `status` | 0400 | `key=value` lines, a snapshot of the moment when it was opened |
 //! | `data<CPU>` | 0400 | that CPU's finished sub-buffers, see `blkrelay.h` |
 //!
+//! The lines of `status`, in this order; a later version of the module may add keys, and a change of
+//! meaning changes `version`:
+//!
+//! | key | value |
+//! |---|---|
+//! | `version` | of this text: 1 |
+//! | `abi` | `BLKRELAY_ABI_VERSION` |
+//! | `state` | `idle`: no trace since the module was loaded; `running`; `stopped` |
+//! | `trace_id` | 32 hexadecimal digits; empty when idle |
+//! | `clock` | `tsc` or `mono`; when idle, what a trace would use now |
+//! | `khz` | its nominal rate, as in the sub-buffers' heads |
+//! | `subbuf_size`, `subbufs` | bytes, and sub-buffers of each CPU; when idle, the defaults |
+//! | `devices` | as they were given to `start`; empty when idle |
+//! | `epoch` | configuration epoch; 0 when idle |
+//! | `probes` | events that this kernel has, by their names in `blkrelay.h`, separated by commas |
+//! | `missing` | tracepoints that this kernel lacks |
+//! | `owner` | thread that started the trace; 0 when idle |
+//! | `hold` | 1 if the trace ends with the file that started it |
+//! | `error` | why the last command was refused; empty if it was not |
+//!
+//! and then, unless idle, one line for each CPU that has a stream or has lost events:
+//! `cpu=N events=N lost=N produced=N consumed=N open=0|1`. Events are exact once the trace is stopped,
+//! and `events` + `lost` is what there was; `produced` and `consumed` count sub-buffers.
+//!
 //! The files have operations of their own with the module as their owner, so an open one keeps the
 //! module. The kernel crate's debugfs files do not: their owner is NULL, and closing one after the
 //! module has gone is fatal.
