@@ -8,21 +8,20 @@
 //! | `status` | 0400 | `key=value` lines, a snapshot of the moment when it was opened |
 //! | `data<CPU>` | 0400 | that CPU's finished sub-buffers, see `blkrelay.h` |
 //!
-//! The lines of `status`, in this order; a later version of the module may add keys, and a change of
-//! meaning changes `version`:
+//! The lines of `status`, in this order. Keys may be added; a change of meaning changes `version`.
 //!
 //! | key | value |
 //! |---|---|
 //! | `version` | of this text: 1 |
 //! | `abi` | `BLKRELAY_ABI_VERSION` |
-//! | `state` | `idle`: no trace since the module was loaded; `running`; `stopped` |
+//! | `state` | `idle` (there is no trace), `running` or `stopped` |
 //! | `trace_id` | 32 hexadecimal digits; empty when idle |
 //! | `clock` | `tsc` or `mono`; when idle, what a trace would use now |
 //! | `khz` | its nominal rate, as in the sub-buffers' heads |
 //! | `subbuf_size`, `subbufs` | bytes, and sub-buffers of each CPU; when idle, the defaults |
 //! | `devices` | as they were given to `start`; empty when idle |
 //! | `epoch` | configuration epoch; 0 when idle |
-//! | `probes` | events that this kernel has, by their names in `blkrelay.h`, separated by commas |
+//! | `probes` | events that this kernel has, as `blkrelay.h` names them, with commas between |
 //! | `missing` | tracepoints that this kernel lacks |
 //! | `owner` | thread that started the trace; 0 when idle |
 //! | `hold` | 1 if the trace ends with the file that started it |
