@@ -132,7 +132,8 @@ impl<W: Write> Text<W> {
                     }
                 }
                 line.push(b'[');
-                number(line, event.errno());
+                // As blkparse has it: 16 bits without a sign, so that EIO is 65531.
+                number(line, event.errno() as u16);
                 line.push(b']');
             }
             Action::Issue | Action::Insert | Action::Queue => {
@@ -145,7 +146,7 @@ impl<W: Write> Text<W> {
                 comm(line, event);
             }
             Action::BackMerge | Action::FrontMerge | Action::GetRq | Action::RqMerge => {
-                if event.sectors() > 0 || event.action == Action::RqMerge {
+                if event.sectors() > 0 {
                     extent(line);
                 }
                 comm(line, event);

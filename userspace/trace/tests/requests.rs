@@ -355,7 +355,7 @@ fn a_bio_based_driver_completes_the_bio() {
 #[test]
 fn an_io_of_a_stacked_device_is_its_process_once() {
     let lower = |record: Record| Record {
-        place: record.place & (1 << 48) - 1 | 2 << 48,
+        place: Record::pack_place(record.sector(), 2),
         ..record
     };
     let mut cpu = stream(0);
