@@ -7,11 +7,13 @@
 
 use anyhow::{bail, Context, Result};
 use blkrelay_format::blktrace;
+use io_uring::{opcode, types, IoUring};
 use nix::libc;
 use rand_pcg::rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::fmt;
 use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -266,6 +268,9 @@ pub struct Io {
     /// O_DSYNC
     #[arg(long)]
     pub dsync: bool,
+    /// So many at once, submitted together through io_uring in the order given, and waited for
+    #[arg(long, default_value_t = 1)]
+    pub batch: u32,
     /// fsync after every so many, 0 never
     #[arg(long, default_value_t = 0)]
     pub fsync: u64,
@@ -294,29 +299,47 @@ pub fn io(io: &Io) -> Result<()> {
     if io.size == 0 || !io.size.is_multiple_of(512) {
         bail!("--size {}: want a multiple of 512", io.size);
     }
+    if io.batch == 0 {
+        bail!("--batch 0: want at least 1");
+    }
     // Pages, not bytes: the allocation is aligned as O_DIRECT needs it.
     let pages = io.size.div_ceil(BLOCK);
-    let mut buffer: Vec<Page> = (0..pages).map(|_| Page([0; BLOCK])).collect();
+    let mut buffers: Vec<Vec<Page>> = (0..io.batch)
+        .map(|_| (0..pages).map(|_| Page([0; BLOCK])).collect())
+        .collect();
+    let mut ring = if io.batch > 1 {
+        Some(IoUring::new(io.batch).context("io_uring")?)
+    } else {
+        None
+    };
     // A generator whose sequence is part of its definition: the same places with every release.
     let mut places = Pcg64Mcg::seed_from_u64(io.random.unwrap_or(0));
-    for i in 0..io.count {
-        let at = match io.random {
-            None => {
-                let stride = io.stride.unwrap_or(io.size as i64);
-                io.offset
-                    .checked_add_signed(stride * i as i64)
-                    .context("--stride goes below the start of the device")?
+    let mut done = 0;
+    while done < io.count {
+        let now = (io.count - done).min(io.batch.into());
+        let mut at = Vec::new();
+        for (i, buffer) in (done..done + now).zip(&mut buffers) {
+            let place = match io.random {
+                None => {
+                    let stride = io.stride.unwrap_or(io.size as i64);
+                    io.offset
+                        .checked_add_signed(stride * i as i64)
+                        .context("--stride goes below the start of the device")?
+                }
+                Some(_) => io.offset + places.next_u64() % io.count * io.size as u64,
+            };
+            for (n, page) in buffer.iter_mut().enumerate() {
+                page.0[..8].copy_from_slice(&(place + (n * BLOCK) as u64).to_le_bytes());
             }
-            Some(_) => io.offset + places.next_u64() % io.count * io.size as u64,
-        };
-        let mut left = io.size;
-        for page in &mut buffer {
-            // A vector of pages is contiguous, but a page at a time is enough for stamping.
-            page.0[..8].copy_from_slice(&(at + (io.size - left) as u64).to_le_bytes());
-            left -= left.min(BLOCK);
+            at.push(place);
         }
-        transfer(&file, &mut buffer, io, at).with_context(name)?;
-        if io.fsync != 0 && (i + 1) % io.fsync == 0 {
+        match &mut ring {
+            None => transfer(&file, &mut buffers[0], io, at[0]),
+            Some(ring) => submit(ring, &file, &mut buffers, io, &at),
+        }
+        .with_context(name)?;
+        done += now;
+        if io.fsync != 0 && done % io.fsync == 0 {
             file.sync_all().with_context(name)?;
         }
     }
@@ -332,6 +355,43 @@ fn transfer(file: &File, buffer: &mut [Page], io: &Io, at: u64) -> Result<()> {
     match io.op {
         Op::Read => file.read_exact_at(&mut bytes[..io.size], at)?,
         Op::Write => file.write_all_at(&bytes[..io.size], at)?,
+    }
+    Ok(())
+}
+
+/// One submission of all of `at`, so that the kernel sees them in one plug; then waits for all.
+fn submit(
+    ring: &mut IoUring,
+    file: &File,
+    buffers: &mut [Vec<Page>],
+    io: &Io,
+    at: &[u64],
+) -> Result<()> {
+    let fd = types::Fd(file.as_raw_fd());
+    let len = u32::try_from(io.size).context("--size")?;
+    for (buffer, at) in buffers.iter_mut().zip(at) {
+        let data = buffer.as_mut_ptr().cast::<u8>();
+        let entry = match io.op {
+            Op::Read => opcode::Read::new(fd, data, len).offset(*at).build(),
+            Op::Write => opcode::Write::new(fd, data, len).offset(*at).build(),
+        };
+        // SAFETY: the buffer holds at least `len` bytes and the file is open until the completion has
+        // been waited for below; nothing touches the buffers meanwhile. (If waiting fails, the program
+        // ends with an error, and the kernel finishes the I/O before it frees the memory.)
+        unsafe { ring.submission().push(&entry) }.context("io_uring is full")?;
+    }
+    ring.submit_and_wait(at.len())?;
+    for _ in at {
+        let done = ring
+            .completion()
+            .next()
+            .context("a completion is missing")?;
+        if done.result() < 0 {
+            return Err(std::io::Error::from_raw_os_error(-done.result()).into());
+        }
+        if done.result() as usize != io.size {
+            bail!("short: {} of {} bytes", done.result(), io.size);
+        }
     }
     Ok(())
 }
@@ -385,6 +445,7 @@ mod tests {
             random: None,
             direct: false,
             dsync: false,
+            batch: 1,
             fsync: 2,
         })
         .unwrap();

@@ -6,6 +6,7 @@ pub mod boot;
 pub mod cache;
 pub mod cli;
 pub mod clock;
+pub mod compare;
 pub mod console;
 pub mod deb;
 pub mod demo;

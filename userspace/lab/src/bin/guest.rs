@@ -2,8 +2,8 @@
 //! The agent inside the guest: what a shell script cannot do there.
 
 use anyhow::Result;
-use blkrelay_lab::agent;
 use blkrelay_lab::clock::Clock;
+use blkrelay_lab::{agent, compare};
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -49,6 +49,21 @@ enum Command {
     CountBlktrace {
         #[arg(required = true)]
         files: Vec<PathBuf>,
+    },
+    /// Compares a trace with what blktrace and ftrace recorded of the same events.
+    Compare {
+        /// blkrelay's trace
+        #[arg(long)]
+        trace: PathBuf,
+        /// Directory of blktrace's files
+        #[arg(long)]
+        blktrace: PathBuf,
+        /// Directory of copies of ftrace's per-CPU traces, named cpu0, cpu1, …
+        #[arg(long)]
+        ftrace: PathBuf,
+        /// Letters that must occur
+        #[arg(long, default_value = blkrelay_lab::compare::LETTERS)]
+        want: String,
     },
     /// A fixed sequence of reads or writes.
     Io(agent::Io),
@@ -96,6 +111,16 @@ fn run(command: Command) -> Result<ExitCode> {
             counted.check()?;
         }
         Command::CountBlktrace { files } => println!("{}", agent::count_blktrace(&files)?),
+        Command::Compare {
+            trace,
+            blktrace,
+            ftrace,
+            want,
+        } => {
+            let disks = compare::disks()?;
+            let verdict = compare::tracers(&trace, &blktrace, &ftrace, &disks, &want)?;
+            println!("{verdict}");
+        }
         Command::Io(io) => agent::io(&io)?,
     }
     Ok(ExitCode::SUCCESS)
