@@ -22,3 +22,9 @@ pub fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
     }
     false
 }
+
+/// A number with its noun, in the plural where that is due.
+pub fn count(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}

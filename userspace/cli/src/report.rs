@@ -2,7 +2,7 @@
 //! `blkrelay report`
 
 use crate::{args, output, Failure, Outcome};
-use blkrelay_trace::{Latency, Problem, Quantiles, Source, Stats, Totals};
+use blkrelay_trace::{Latency, Losses, Problem, Quantiles, Source, Stats, Totals};
 use comfy_table::{presets, CellAlignment, Table};
 use serde_json::{json, Value};
 use std::io::{self, Write};
@@ -138,23 +138,21 @@ fn print(out: &mut impl Write, source: &Source, stats: &Stats) -> io::Result<()>
     };
     writeln!(
         out,
-        "{} events of {} CPUs in {} ({rate:.0} a second)",
-        stats.events,
-        stats.cpus,
+        "{} of {} in {} ({rate:.0} a second)",
+        output::count(stats.events, "event"),
+        output::count(stats.cpus, "CPU"),
         time(stats.duration_ns)
     )?;
-    let lost = stats.lost;
-    write!(out, "lost: {} events", lost.events)?;
-    if lost.gaps > 0 {
-        write!(out, " in {} gaps", lost.gaps)?;
-    }
+    let losses = |losses: Losses| {
+        let events = output::count(losses.events, "event");
+        match losses.gaps {
+            0 => events,
+            gaps => format!("{events} in {}", output::count(gaps, "gap")),
+        }
+    };
+    write!(out, "lost: {}", losses(stats.lost))?;
     if stats.missing.gaps > 0 {
-        let missing = stats.missing;
-        write!(
-            out,
-            "; not in the file: {} events in {} gaps",
-            missing.events, missing.gaps
-        )?;
+        write!(out, "; not in the file: {}", losses(stats.missing))?;
     }
     writeln!(out)?;
     let counts = stats.counts;

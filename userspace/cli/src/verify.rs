@@ -21,13 +21,15 @@ pub fn run(options: &args::File) -> Result<Outcome, Failure> {
     }
     let state = match findings {
         0 => "whole".to_owned(),
-        1 => "1 finding".to_owned(),
-        n => format!("{n} findings"),
+        n => output::count(n as u64, "finding"),
     };
     writeln!(
         out,
-        "{file}: {state}: {} events in {} sub-buffers of {} CPUs, {} lost",
-        verdict.events, verdict.subbufs, verdict.cpus, verdict.lost
+        "{file}: {state}: {} in {} of {}, {} lost",
+        output::count(verdict.events, "event"),
+        output::count(verdict.subbufs, "sub-buffer"),
+        output::count(verdict.cpus, "CPU"),
+        verdict.lost
     )?;
     out.flush()?;
     Ok(if findings == 0 {

@@ -7,6 +7,7 @@ mod command;
 mod target;
 
 use crate::module::{self, Module, ModuleError, Status};
+use crate::output::count;
 use crate::sysfs::{Resolved, Sysfs};
 use crate::{args, say, Failure, Outcome};
 use blkrelay_format::{
@@ -220,24 +221,29 @@ fn summarise(trailer: &Trailer, bytes: u64, path: &Path) -> bool {
     let unwritten = sum(|cpu| cpu.unwritten);
     if let End::Error(error) = &trailer.end {
         say(format_args!(
-            "{}: {error}: recording stopped; what was written is good, {unwritten} events could not be written",
-            path.display()
+            "{}: {error}: recording stopped; what was written is good, {} could not be written",
+            path.display(),
+            count(unwritten, "event")
         ));
     } else if unwritten > 0 {
-        say(format_args!("{unwritten} events could not be written"));
+        say(format_args!(
+            "{} could not be written",
+            count(unwritten, "event")
+        ));
     }
     if trailer.end == End::Stopped {
         say("the trace was stopped by someone else");
     }
     if lost > 0 {
         say(format_args!(
-            "{lost} events lost for want of room: use a larger --subbuf-size or more --subbufs"
+            "{} lost for want of room: use a larger --subbuf-size or more --subbufs",
+            count(lost, "event")
         ));
     }
     say(format_args!(
-        "{} events, {lost} lost, {} CPUs, {} in {}",
-        events - unwritten.min(events),
-        trailer.cpus.len(),
+        "{}, {lost} lost, {}, {} in {}",
+        count(events - unwritten.min(events), "event"),
+        count(trailer.cpus.len() as u64, "CPU"),
         size(bytes),
         path.display()
     ));

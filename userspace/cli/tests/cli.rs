@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The commands on good and on bad input. What needs the kernel module is tested in a guest.
+#![allow(clippy::unwrap_used)]
+
+use assert_cmd::Command;
+use blkrelay_format::*;
+use predicates::prelude::*;
+use predicates::str::contains;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+fn blkrelay(args: &[&str]) -> Command {
+    let mut command = Command::cargo_bin("blkrelay").unwrap();
+    command.args(args);
+    command
+}
+
+/// One line on the standard error, that says this, and the status of an error.
+fn fails(args: &[&str], text: &str) {
+    blkrelay(args)
+        .assert()
+        .code(2)
+        .stdout("")
+        .stderr(contains(text).and(predicate::function(|text: &str| text.lines().count() == 1)));
+}
+
+fn queue(time: u64, sector: u64, action: Action) -> Record {
+    Record {
+        time,
+        place: Record::pack_place(Some(sector), 1),
+        bytes: 4096,
+        opf: 0,
+        id: 1,
+        who: if action == Action::Complete {
+            Record::pack_complete(0, 1)
+        } else {
+            Record::pack_who(action, 4321)
+        },
+    }
+}
+
+/// Reads of one disk by one process; `lost` events are lost in the middle.
+fn write(path: &Path, reads: u64, lost: u64, whole: bool) {
+    let mut cpu = SubbufBuilder::new([0xcd; 16], 0, Clock::Mono, 1_000_000);
+    let mut bytes = Vec::new();
+    for half in 0..2 {
+        cpu.device(Device::new(1, 8, 0, "sda"))
+            .task(Task::new("dd", 4321, 4321));
+        for n in 0..reads / 2 {
+            let n = n + half * reads / 2;
+            let time = 1_000_000 * (n + 1);
+            cpu.event(queue(time, 8 * n, Action::Queue))
+                .event(queue(time + 30, 8 * n, Action::Issue))
+                .event(queue(time + 1030, 8 * n, Action::Complete));
+        }
+        bytes.extend(cpu.finish());
+        let now = 1_000_000 * (reads / 2) + 2000;
+        cpu.anchor(now + 10, now + 10);
+        if half == 0 && lost > 0 {
+            cpu.lose(lost, now, now + 5);
+        }
+    }
+    let meta = Meta {
+        format: FORMAT_VERSION,
+        ..Meta::default()
+    };
+    let mut writer = Writer::new(Vec::new(), &meta).unwrap();
+    writer.subbufs(&bytes, &mut Appended::default()).unwrap();
+    let (events, lost) = cpu.totals();
+    let trailer = Trailer {
+        cpus: vec![CpuCounters {
+            cpu: 0,
+            events,
+            lost,
+            unwritten: 0,
+            subbufs: 2,
+        }],
+        ..Trailer::default()
+    };
+    let file = if whole {
+        writer.finish(&trailer).unwrap()
+    } else {
+        writer.get_ref().clone()
+    };
+    std::fs::write(path, file).unwrap();
+}
+
+fn sample(lost: u64, whole: bool) -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t.blkr");
+    write(&path, 100, lost, whole);
+    (dir, path)
+}
+
+#[test]
+fn what_cannot_be_read_is_an_error_of_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let put = |name: &str, bytes: &[u8]| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let newer = Meta {
+        format: 2,
+        ..Meta::default()
+    };
+    let newer = Writer::new(Vec::new(), &newer).unwrap().get_ref().clone();
+    let mut foreign = newer.clone();
+    foreign[8..12].reverse();
+    let cases = [
+        (put("empty", b""), "the file is empty"),
+        (put("elf", b"\x7fELF and so on"), "not a blkrelay trace"),
+        (put("magic", b"BLKRELAY"), "no META chunk"),
+        (
+            put("newer", &newer),
+            "format version 2; this reader knows versions up to 1",
+        ),
+        (put("foreign", &foreign), "the other byte order"),
+        (put("cut", &newer[..50]), "cut short: the chunk at byte 8"),
+        (dir.path().to_str().unwrap().to_owned(), "is a directory"),
+        (
+            dir.path().join("none").to_str().unwrap().to_owned(),
+            "No such file or directory",
+        ),
+    ];
+    for (path, text) in &cases {
+        for command in ["dump", "report", "verify"] {
+            fails(&[command, path], text);
+        }
+    }
+}
+
+#[test]
+fn a_whole_trace() {
+    let (_dir, path) = sample(0, true);
+    let path = path.to_str().unwrap();
+    blkrelay(&["verify", path])
+        .assert()
+        .success()
+        .stdout(contains(
+            "whole: 300 events in 2 sub-buffers of 1 CPU, 0 lost",
+        ));
+    let first = "  8,0    0        1     0.000000000  4321  Q   R 0 + 8 [dd]\n";
+    blkrelay(&["dump", path])
+        .assert()
+        .success()
+        .stderr("")
+        .stdout(predicate::str::starts_with(first))
+        .stdout(predicate::function(|text: &str| {
+            text.lines().count() == 300
+        }));
+    blkrelay(&["dump", path, "-n", "1"])
+        .assert()
+        .success()
+        .stdout(first);
+    blkrelay(&["dump", path, "-n", "0"])
+        .assert()
+        .success()
+        .stdout("");
+    blkrelay(&["report", path])
+        .assert()
+        .success()
+        .stdout(contains("sda"))
+        .stdout(contains("dd (4321)"))
+        .stdout(contains("1.03 us"))
+        .stdout(predicate::function(|text: &str| text.lines().count() <= 40));
+}
+
+#[test]
+fn report_as_json() {
+    let (_dir, path) = sample(7, true);
+    let output = blkrelay(&["report", "--json", path.to_str().unwrap()])
+        .assert()
+        .code(1)
+        .get_output()
+        .stdout
+        .clone();
+    let report: serde_json::Value = serde_json::from_slice(&output).unwrap();
+    assert_eq!(report["schema"], 1);
+    assert_eq!(report["events"], 300);
+    assert_eq!(report["lost"]["events"], 7);
+    assert_eq!(report["complete"], true);
+    assert_eq!(report["devices"][0]["name"], "sda");
+    assert_eq!(report["devices"][0]["dev"], "8:0");
+    assert_eq!(report["devices"][0]["reads"], 100);
+    assert_eq!(report["devices"][0]["bytes"], 409_600);
+    assert_eq!(report["devices"][0]["d2c"]["max_ns"], 1000);
+    assert_eq!(report["processes"][0]["comm"], "dd");
+    assert_eq!(report["processes"][0]["q2c"]["count"], 100);
+}
+
+#[test]
+fn losses_are_said_and_change_the_status() {
+    let (_dir, path) = sample(7, true);
+    let path = path.to_str().unwrap();
+    blkrelay(&["dump", path]).assert().code(1).stdout(contains(
+        "# CPU 0 lost 7 events between 0.049002000 and 0.049002005\n",
+    ));
+    blkrelay(&["report", path])
+        .assert()
+        .code(1)
+        .stdout(contains("lost: 7 events in 1 gap"));
+    blkrelay(&["verify", path])
+        .assert()
+        .code(1)
+        .stdout(contains("sub-buffer 1: 7 events lost before it"))
+        .stdout(contains(
+            "1 finding: 300 events in 2 sub-buffers of 1 CPU, 7 lost",
+        ));
+}
+
+#[test]
+fn a_recording_that_was_killed() {
+    let (_dir, path) = sample(0, false);
+    let path = path.to_str().unwrap();
+    blkrelay(&["dump", path])
+        .assert()
+        .code(1)
+        .stderr(contains("cut short"))
+        .stdout(predicate::function(|text: &str| {
+            text.lines().count() == 300
+        }));
+    blkrelay(&["report", path])
+        .assert()
+        .code(1)
+        .stdout(contains("cut short"));
+    blkrelay(&["verify", path])
+        .assert()
+        .code(1)
+        .stdout(contains("there is no TRAILER"));
+}
+
+#[test]
+fn a_file_cut_in_the_middle_is_shown_up_to_there() {
+    let (_dir, path) = sample(0, true);
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    let path = path.to_str().unwrap();
+    blkrelay(&["dump", path])
+        .assert()
+        .code(1)
+        .stderr(contains("cut short: the chunk at byte"));
+    blkrelay(&["verify", path]).assert().code(1);
+}
+
+/// As `head` does: the reader goes away in the middle.
+#[test]
+fn a_broken_pipe_is_no_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("long.blkr");
+    write(&path, 10_000, 0, true);
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("blkrelay"))
+        .args(["dump".as_ref(), path.as_os_str()])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(output.stderr, b"");
+}
+
+#[test]
+fn the_command_line() {
+    for args in [
+        &["record", "-w", "0"][..],
+        &["record", "-w", "-1"],
+        &["record", "-w", "never"],
+        &["record", "--subbufs", "many"],
+        &["dump"],
+        &["frobnicate"],
+        &[],
+    ] {
+        blkrelay(args).assert().code(2).stdout("");
+    }
+    blkrelay(&["--help"])
+        .assert()
+        .success()
+        .stdout(contains("record").and(contains("verify")));
+    blkrelay(&["--version"])
+        .assert()
+        .success()
+        .stdout(predicate::str::starts_with("blkrelay "));
+    fails(
+        &["record", "-d", "/dev/null"],
+        "/dev/null: not a block device",
+    );
+    fails(
+        &["record", "-d", "no-such-disk"],
+        "no-such-disk: no such block device",
+    );
+}
