@@ -2,7 +2,7 @@
 //! Trace files (`.blkr`): reading the chunks.
 
 use crate::{abi, Error, Meta};
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 use zerocopy::FromBytes;
 
 /// The first eight bytes of a trace file.
@@ -82,7 +82,7 @@ impl<'a> Chunk<'a> {
     ///
     /// [`Error::Checksum`]; [`Error::UnknownFlags`] for a payload that is not stored plainly.
     pub fn verify(&self) -> Result<&'a [u8], Error> {
-        let found = xxh3_64(self.payload);
+        let found = XxHash3_64::oneshot(self.payload);
         if found != self.head.checksum {
             return Err(Error::Checksum {
                 offset: self.offset,

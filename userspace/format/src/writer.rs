@@ -5,7 +5,7 @@ use crate::file::{chunk_len, ChunkHead, ChunkType, IndexEntry, CHUNK_HEAD, FILE_
 use crate::{abi, Error, Meta, Subbuf, Trailer};
 use std::io::{self, IoSlice, Write};
 use thiserror::Error as ThisError;
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 use zerocopy::IntoBytes;
 
 /// Sub-buffers that go into one `writev`. Three slices each stay well below IOV_MAX.
@@ -51,7 +51,7 @@ fn head(kind: ChunkType, cpu: u32, payload: &[u8]) -> Result<ChunkHead, io::Erro
         length: stored,
         cpu,
         reserved: 0,
-        checksum: xxh3_64(payload),
+        checksum: XxHash3_64::oneshot(payload),
     })
 }
 

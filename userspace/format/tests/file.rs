@@ -294,3 +294,21 @@ proptest! {
         prop_assert_eq!(c.as_bytes()[31], 8);
     }
 }
+
+/// Known values of XXH3-64 with seed 0, from the reference implementation's `xxhsum -H3`.
+#[test]
+fn the_checksum_is_xxh3() {
+    let of = |payload: &[u8]| {
+        let mut writer = Writer::new(Vec::new(), &meta()).unwrap();
+        writer.chunk(ChunkType::Unknown(99), 0, payload).unwrap();
+        let chunks: Vec<_> = Chunks::new(writer.get_ref())
+            .unwrap()
+            .map(Result::unwrap)
+            .collect();
+        chunks[1].head.checksum
+    };
+    assert_eq!(of(b""), 0x2d06_8005_38d3_94c2);
+    assert_eq!(of(b"a"), 0xe6c6_32b6_1e96_4e1f);
+    let long: Vec<u8> = (0..1000u32).map(|n| (n % 251) as u8).collect();
+    assert_eq!(of(&long), 0x33ef_703f_b2b2_0ed1);
+}
