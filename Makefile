@@ -32,7 +32,7 @@ demo: install userspace ## from a fresh machine to a traced workload and what tr
 	@$(lab) demo
 
 test: install userspace ## from a fresh machine: every test, on the host and in guests
-	@$(cargo) test --release --workspace
+	@$(cargo) test --workspace
 	@$(lab) test
 
 kernel: userspace ## the test kernel of FLAVOR, in the cache
@@ -48,7 +48,7 @@ userspace: cargo ## the reader and the lab, static binaries in userspace/target
 # CONST_STRUCT: checkpatch takes each offsetof(struct file_operations, ...) for a variable.
 lint: install userspace ## rustfmt, clippy, shellcheck; the kernel's rustfmt, clippy and checkpatch
 	$(cargo) fmt --all --check
-	$(cargo) clippy --release --workspace --all-targets -- -D warnings
+	$(cargo) clippy --workspace --all-targets -- -D warnings
 	shellcheck $(shell_scripts)
 	kdir=$$($(lab) kernel --flavor trace | sed -n 's/^kdir *//p') && \
 	rustfmt --check --edition 2021 --config-path $$kdir/source/.rustfmt.toml module/*.rs && \
