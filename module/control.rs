@@ -28,8 +28,8 @@
 //! | `error` | why the last command was refused; empty if it was not |
 //!
 //! and then, unless idle, one line for each CPU that has a stream or has lost events:
-//! `cpu=N events=N lost=N produced=N consumed=N open=0|1`. Events are exact once the trace is stopped,
-//! and `events` + `lost` is what there was; `produced` and `consumed` count sub-buffers.
+//! `cpu=N events=N lost=N produced=N consumed=N open=0|1`. Once the trace is stopped the counts are
+//! exact: `events` + `lost` is what there was. `produced` and `consumed` count sub-buffers.
 //!
 //! The files have operations of their own with the module as their owner, so an open one keeps the
 //! module. The kernel crate's debugfs files do not: their owner is NULL, and closing one after the
