@@ -49,7 +49,7 @@ userspace: cargo ## the reader and the lab, static binaries in userspace/target
 lint: install userspace ## rustfmt, clippy, shellcheck; the kernel's rustfmt, clippy and checkpatch
 	$(cargo) fmt --all --check
 	$(cargo) clippy --workspace --all-targets -- -D warnings
-	shellcheck $(shell_scripts)
+	shellcheck --severity=warning $(shell_scripts)
 	kdir=$$($(lab) kernel --flavor trace | sed -n 's/^kdir *//p') && \
 	rustfmt --check --edition 2021 --config-path $$kdir/source/.rustfmt.toml module/*.rs && \
 	perl $$kdir/source/scripts/checkpatch.pl --no-tree --quiet --strict --file \
