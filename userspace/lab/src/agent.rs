@@ -7,6 +7,7 @@
 
 use anyhow::{bail, Context, Result};
 use blkrelay_format::blktrace;
+use blkrelay_trace::Dev;
 use io_uring::{opcode, types, IoUring};
 use nix::libc;
 use rand_pcg::rand_core::{RngCore, SeedableRng};
@@ -210,6 +211,21 @@ pub fn read4k(dev: &Path, warm: u64, count: u64, sinks: &[PathBuf]) -> Result<Co
     let counted = window.close(count)?;
     done.with_context(|| dev.display().to_string())?;
     Ok(counted)
+}
+
+/// The number of a block device.
+///
+/// # Errors
+///
+/// When there is no such file.
+pub fn device(path: &Path) -> Result<Dev> {
+    let number = std::fs::metadata(path)
+        .with_context(|| path.display().to_string())?
+        .rdev();
+    Ok(Dev {
+        major: libc::major(number),
+        minor: libc::minor(number),
+    })
 }
 
 /// Number of block events in files of blktrace.

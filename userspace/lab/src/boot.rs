@@ -43,9 +43,8 @@ pub struct Disk {
     pub size: u64,
     /// Hardware queues; 0 means one for each CPU.
     pub queues: u32,
-    /// Entries of each queue's ring, a power of two; 0 leaves it to QEMU.
-    pub ring: u32,
-    /// Most I/Os a second that QEMU does for it; 0 means no limit. With it the ring fills up.
+    /// Most I/Os a second that QEMU does for it; 0 means no limit. With it a ring of virtio-mmio, which
+    /// always has 1024 entries, can be filled.
     pub iops: u32,
 }
 
@@ -339,11 +338,8 @@ fn arguments(spec: &Spec, console: &Path, images: &Images) -> Result<Vec<String>
         if d.iops != 0 {
             drive += &format!(",throttling.iops-total={}", d.iops);
         }
-        let mut device =
+        let device =
             format!("virtio-blk-device,drive={serial},serial={serial},num-queues={queues}");
-        if d.ring != 0 {
-            device += &format!(",queue-size={}", d.ring);
-        }
         add(&["-drive", &drive, "-device", &device]);
     };
     for (i, (image, d)) in images.disks.iter().zip(&spec.disks).enumerate() {

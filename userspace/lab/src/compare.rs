@@ -12,7 +12,7 @@
 //! | event | blkrelay | blktrace | ftrace |
 //! |---|---|---|---|
 //! | device | the disk | the traced device, so the disk | the bio's: a partition is taken for its disk |
-//! | no sector | said | 0 | 0 |
+//! | no sector | said | 0 | 0, or all bits where a flush completes |
 //! | merge of two requests | N | M | `block_rq_merge` |
 //! | completion of a bio (dm) | C of a bio | C | `block_bio_complete` |
 //! | flags | as they are | categories | RWBS as `blk_fill_rwbs` writes it |
@@ -106,7 +106,8 @@ fn for_blktrace(e: &Event) -> Option<Seen> {
     }
     seen.flags = format!("{:#x}", kind & KIND);
     seen.length = e.bytes.into();
-    seen.pid = e.pid;
+    // Of the completion of a bio we have the task, but blktrace's C may also be a request's.
+    seen.pid = e.pid.filter(|_| seen.action != 'C');
     Some(seen)
 }
 
@@ -344,6 +345,8 @@ fn of_ftrace(event: &str) -> Option<Option<Seen>> {
     }
     let mut words = rest.split(' ');
     let sector: u64 = words.next()?.parse().ok()?;
+    // A completed flush prints its position, which is "none".
+    let sector = if sector == u64::MAX { 0 } else { sector };
     let sign = words.next()?;
     let number: u64 = words.next()?.parse().ok()?;
     let mut seen = Seen {
@@ -386,8 +389,9 @@ pub struct Fit {
     pub moved: usize,
 }
 
-/// Most events that may come between two tracers' probes of one event.
-const BETWEEN: usize = 64;
+/// Most events that may come between two tracers' probes of one event: those of a time slice, where the
+/// interrupt led to another task.
+const BETWEEN: usize = 4096;
 /// One event in so many may be swapped or moved: more is no accident.
 const RARE: usize = 50;
 

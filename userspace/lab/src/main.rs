@@ -5,7 +5,7 @@
 //! each of the two lists here.
 
 use anyhow::Result;
-use blkrelay_lab::{cli, demo, kernel, measure, module_build, preflight, progress};
+use blkrelay_lab::{cli, demo, guest_tests, kernel, measure, module_build, preflight, progress};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -31,6 +31,8 @@ enum Command {
     Measure(measure::Args),
     /// Traces a real workload in a test kernel and says what tracing costs.
     Demo(demo::Args),
+    /// Runs the tests that need a guest.
+    Test(guest_tests::Args),
 }
 
 fn main() -> ExitCode {
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Command::Boot(args) => cli::boot::run(&args),
         Command::Measure(args) => measure::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Test(args) => guest_tests::run(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("blkrelay-lab: {error:#}");

@@ -310,8 +310,8 @@ struct Boot {
 }
 
 /// The boots of a run, in the order in which they are made: rounds of one boot for each arm, each
-/// round shuffled, so that whatever the host does meets all arms alike.
-fn plan(workloads: &[Workload], states: &[State], seed: u64) -> Vec<Boot> {
+/// round shuffled, so that whatever the host does meets all arms alike. No more than `most` of an arm.
+fn plan(workloads: &[Workload], states: &[State], seed: u64, most: usize) -> Vec<Boot> {
     let mut boots = Vec::new();
     for &workload in workloads {
         let mut states = states.to_vec();
@@ -320,11 +320,12 @@ fn plan(workloads: &[Workload], states: &[State], seed: u64) -> Vec<Boot> {
         }
         states.sort_unstable();
         states.dedup();
-        let rounds = states.iter().map(|s| workload.boots(*s)).max().unwrap_or(0);
+        let boots_of = |s: State| workload.boots(s).min(most);
+        let rounds = states.iter().map(|s| boots_of(*s)).max().unwrap_or(0);
         for index in 0..rounds {
             let mut round: Vec<Boot> = states
                 .iter()
-                .filter(|s| index < workload.boots(**s))
+                .filter(|s| index < boots_of(**s))
                 .map(|&state| {
                     let mut stream = format!("{seed} {} {index}", workload.name());
                     if !workload.paired() {
@@ -397,8 +398,8 @@ fn one(setup: &Setup, images: &Images, b: &Boot) -> Result<Sample> {
         .with_context(|| format!("boot {name}: {}", outcome.console.display()))
 }
 
-/// Makes all boots; `seed` decides their perturbations and order. States that are measured are compared
-/// with [`State::None`], whose boots are made as well.
+/// Makes all boots, no more than `most` of an arm; `seed` decides their perturbations and order. States
+/// that are measured are compared with [`State::None`], whose boots are made as well.
 ///
 /// # Errors
 ///
@@ -408,9 +409,10 @@ pub fn collect(
     workloads: &[Workload],
     states: &[State],
     seed: u64,
+    most: usize,
 ) -> Result<(Samples, Images)> {
     fs::create_dir_all(&setup.dir).with_context(|| setup.dir.display().to_string())?;
-    let boots = plan(workloads, states, seed);
+    let boots = plan(workloads, states, seed, most);
     let mut images = BTreeMap::new();
     for b in &boots {
         let key = (b.workload, b.state);
@@ -488,7 +490,7 @@ pub fn measure(
     states: &[State],
     seed: u64,
 ) -> Result<Summary> {
-    let (samples, images) = collect(setup, workloads, states, seed)?;
+    let (samples, images) = collect(setup, workloads, states, seed, usize::MAX)?;
     let qemu = initramfs::find_program("qemu-system-x86_64", "qemu-system-x86")?;
     let compiler = format!("{}; {}", setup.kernel.cc, setup.kernel.rustc);
     let mut rows = Vec::new();
@@ -756,7 +758,12 @@ mod tests {
     #[test]
     fn pairs_share_a_perturbation_and_others_do_not() {
         let states = [State::Off, State::On];
-        let boots = plan(&[Workload::Read4k, Workload::Mkfs10], &states, 1);
+        let boots = plan(
+            &[Workload::Read4k, Workload::Mkfs10],
+            &states,
+            1,
+            usize::MAX,
+        );
         let find = |w, s, i| {
             let mut b = boots.iter();
             b.find(|b: &&Boot| (b.workload, b.state, b.index) == (w, s, i))
@@ -783,7 +790,7 @@ mod tests {
     #[test]
     fn a_seed_decides_everything() {
         let order = |seed| -> Vec<_> {
-            plan(&[Workload::Mkfs10], &[State::Off, State::Blktrace], seed)
+            plan(&[Workload::Mkfs10], &[State::Off, State::Blktrace], seed, 9)
                 .into_iter()
                 .map(|b| (b.state, b.index, b.perturbation.pad))
                 .collect()

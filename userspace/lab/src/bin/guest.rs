@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The agent inside the guest: what a shell script cannot do there.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use blkrelay_lab::clock::Clock;
-use blkrelay_lab::{agent, compare};
+use blkrelay_lab::{agent, compare, spin};
 use clap::{Parser, Subcommand};
+use nix::unistd::{setgid, setuid};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -65,6 +67,26 @@ enum Command {
         #[arg(long, default_value = blkrelay_lab::compare::LETTERS)]
         want: String,
     },
+    /// Records a command's I/O by reading the data files without ever waiting.
+    Spin(spin::Spin),
+    /// Prints each CPU's events and losses as a trace holds them: CPU EVENTS LOST.
+    Totals { trace: PathBuf },
+    /// Demands that a trace holds each of a number of sequential 4 KiB reads once, and nothing else.
+    Once {
+        trace: PathBuf,
+        /// Reads of each device
+        #[arg(long)]
+        count: u64,
+        /// The devices
+        #[arg(required = true)]
+        devices: Vec<PathBuf>,
+    },
+    /// Runs a command as another user; exits with its status.
+    As {
+        uid: u32,
+        #[arg(required = true, trailing_var_arg = true)]
+        command: Vec<String>,
+    },
     /// A fixed sequence of reads or writes.
     Io(agent::Io),
 }
@@ -120,6 +142,31 @@ fn run(command: Command) -> Result<ExitCode> {
             let disks = compare::disks()?;
             let verdict = compare::tracers(&trace, &blktrace, &ftrace, &disks, &want)?;
             println!("{verdict}");
+        }
+        Command::Spin(args) => return spin::spin(&args),
+        Command::Totals { trace } => {
+            for (cpu, (events, lost)) in spin::totals(&trace)? {
+                println!("{cpu} {events} {lost}");
+            }
+        }
+        Command::Once {
+            trace,
+            count,
+            devices,
+        } => {
+            let mut numbers = Vec::new();
+            for path in &devices {
+                numbers.push(agent::device(path)?);
+            }
+            println!("{} events", spin::once(&trace, &numbers, count)?);
+        }
+        Command::As { uid, command } => {
+            setgid(uid.into())?;
+            setuid(uid.into())?;
+            let error = std::process::Command::new(&command[0])
+                .args(&command[1..])
+                .exec();
+            return Err(error).with_context(|| command[0].clone());
         }
         Command::Io(io) => agent::io(&io)?,
     }

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The tests that need a guest: each is a boot with a job from qemu/tests, which says itself whether it
+//! passed; the host adds that the kernel did not complain (see [`crate::console`]).
+
+use crate::boot::{self, Disk, Mode, Outcome, Spec};
+use crate::initramfs::Builder;
+use crate::kernel::{self, Flavor, Kernel};
+use crate::measure::{self, Setup, State, Workload};
+use crate::{module_build, progress};
+use anyhow::{bail, ensure, Context, Result};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+const LIB: &str = include_str!("../../../qemu/tests/lib.sh");
+
+/// A test that is one boot.
+struct Guest {
+    name: &'static str,
+    job: &'static str,
+    flavor: Flavor,
+    mode: Mode,
+    disks: fn() -> Vec<Disk>,
+    /// Kernel parameters and the job's environment.
+    append: &'static [&'static str],
+    /// What has to hold on the host besides the job's status 0; the text is printed behind the name.
+    check: fn(&Outcome) -> Result<String>,
+    seconds: u64,
+}
+
+/// The result lines, as they are.
+fn results(outcome: &Outcome) -> Result<String> {
+    let words: Vec<String> = outcome
+        .results
+        .iter()
+        .flat_map(|r| r.pairs().map(|(k, v)| format!("{k}={v}")))
+        .collect();
+    Ok(words.join(" "))
+}
+
+fn no_disks() -> Vec<Disk> {
+    Vec::new()
+}
+
+fn one_disk() -> Vec<Disk> {
+    vec![Disk {
+        size: 64 << 20,
+        ..Disk::default()
+    }]
+}
+
+fn two_fast_disks() -> Vec<Disk> {
+    [one_disk(), one_disk()].concat()
+}
+
+/// The second is slow.
+fn two_disks() -> Vec<Disk> {
+    vec![
+        Disk {
+            size: 64 << 20,
+            ..Disk::default()
+        },
+        Disk {
+            size: 64 << 20,
+            iops: 2000,
+            ..Disk::default()
+        },
+    ]
+}
+
+const GUESTS: &[Guest] = &[
+    Guest {
+        name: "beside blktrace and ftrace: null_blk, 1 CPU",
+        job: include_str!("../../../qemu/tests/compare.sh"),
+        flavor: Flavor::Trace,
+        mode: Mode::Count,
+        disks: no_disks,
+        append: &["null_blk.nr_devices=0"],
+        check: results,
+        seconds: 120,
+    },
+    Guest {
+        name: "beside blktrace and ftrace: virtio-blk, 2 CPUs",
+        job: include_str!("../../../qemu/tests/compare.sh"),
+        flavor: Flavor::Trace,
+        mode: Mode::Emulated,
+        disks: two_disks,
+        append: &["virtio_blk.queue_depth=2048"],
+        check: results,
+        seconds: 180,
+    },
+    Guest {
+        name: "tiny buffers and a stopped reader: events + lost is exact",
+        job: include_str!("../../../qemu/tests/loss.sh"),
+        flavor: Flavor::Trace,
+        mode: Mode::Emulated,
+        disks: one_disk,
+        append: &["null_blk.nr_devices=0"],
+        check: results,
+        seconds: 120,
+    },
+    Guest {
+        name: SMP,
+        job: include_str!("../../../qemu/tests/smp.sh"),
+        flavor: Flavor::Trace,
+        mode: Mode::Emulated,
+        disks: two_fast_disks,
+        append: &["null_blk.nr_devices=0"],
+        check: results,
+        seconds: 120,
+    },
+    Guest {
+        name: "bad input",
+        job: include_str!("../../../qemu/tests/bad.sh"),
+        flavor: Flavor::Trace,
+        mode: Mode::Emulated,
+        disks: no_disks,
+        append: &["null_blk.nr_devices=0"],
+        check: results,
+        seconds: 120,
+    },
+    Guest {
+        name: "load, start, kill, unload under load on the debug kernel",
+        job: include_str!("../../../qemu/tests/loop.sh"),
+        flavor: Flavor::Debug,
+        mode: Mode::Emulated,
+        disks: one_disk,
+        append: &["null_blk.nr_devices=0"],
+        check: results,
+        seconds: 300,
+    },
+];
+
+/// The test that has a long form.
+const SMP: &str = "two CPUs, polling and not: every record once and whole";
+
+/// Arguments of `blkrelay-lab test`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only tests whose name contains this
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Seconds that the two-CPU test runs instead of its short form
+    #[arg(long, value_name = "SECONDS")]
+    soak: Option<u64>,
+    /// Where the boots leave their consoles
+    #[arg(long, default_value = "out/test")]
+    dir: PathBuf,
+}
+
+/// Kernel and module of a flavour.
+#[derive(Clone)]
+struct Built {
+    flavor: Flavor,
+    kernel: Kernel,
+    module: PathBuf,
+}
+
+/// Builds a flavour when the first test needs it.
+fn built(all: &mut Vec<Built>, flavor: Flavor) -> Result<Built> {
+    if let Some(b) = all.iter().find(|b| b.flavor == flavor) {
+        return Ok(b.clone());
+    }
+    let kernel = kernel::ensure(flavor)?;
+    let module = module_build::build(&kernel.kdir, Some(flavor), false)?;
+    let b = Built {
+        flavor,
+        kernel,
+        module,
+    };
+    all.push(b.clone());
+    Ok(b)
+}
+
+fn boot_one(test: &Guest, built: &Built, soak: Option<u64>, dir: &Path) -> Result<String> {
+    let mut b = Builder::guest()?;
+    for program in [
+        "/usr/sbin/blktrace",
+        "/usr/sbin/mke2fs",
+        "/usr/sbin/dmsetup",
+    ] {
+        b.add_program(program)?;
+    }
+    b.copy(&measure::reader()?, "/lab/blkrelay")?;
+    b.copy(&built.module, "/lab/blkrelay.ko")?;
+    b.file("/lab/lib.sh", 0o644, LIB.as_bytes())?;
+    b.job(test.job)?;
+    std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+    let image = b.write(&dir.join("initramfs.cpio"))?;
+    let mut spec = Spec::new(&built.kernel.image, &image.path, test.mode, dir);
+    spec.disks = (test.disks)();
+    spec.append = test.append.iter().map(|w| (*w).to_owned()).collect();
+    let mut seconds = test.seconds;
+    if let Some(soak) = soak {
+        spec.append.push(format!("LAB_SECONDS={soak}"));
+        seconds += soak;
+    }
+    spec.timeout = Duration::from_secs(seconds);
+    let outcome = boot::run(&spec)?;
+    if outcome.exit != 0 {
+        let text = std::fs::read(&outcome.console).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+        let tail = lines[lines.len().saturating_sub(25)..].join("\n  | ");
+        bail!(
+            "the job ended with {}\n  the last lines of {}:\n  | {tail}",
+            outcome.exit,
+            outcome.console.display()
+        );
+    }
+    (test.check)(&outcome)
+}
+
+fn setup(b: Built, dir: &Path) -> Result<Setup> {
+    Ok(Setup {
+        kernel: b.kernel,
+        module: b.module,
+        reader: measure::reader()?,
+        dir: dir.to_owned(),
+        jobs: std::thread::available_parallelism().map_or(1, usize::from),
+    })
+}
+
+/// Counts twice with one seed and compares all that was counted.
+fn determinism(setup: &Setup) -> Result<String> {
+    let workloads = [Workload::Read4k, Workload::Mkfs10];
+    let states = [State::None, State::On, State::Blktrace];
+    let (first, _) = measure::collect(setup, &workloads, &states, 7, 1)?;
+    let (second, _) = measure::collect(setup, &workloads, &states, 7, 1)?;
+    ensure!(
+        first == second,
+        "the same seed gave {first:?} and then {second:?}"
+    );
+    let ticks: Vec<String> = first
+        .iter()
+        .flat_map(|((w, s), samples)| {
+            samples
+                .iter()
+                .map(move |x| format!("{}/{}={}", w.name(), s.name(), x.ticks))
+        })
+        .collect();
+    Ok(ticks.join(" "))
+}
+
+/// The largest share of blktrace's added instructions that recording may add.
+const SHARE: f64 = 0.5;
+
+/// The bars that a change must not cross unseen: what `off` and `on` cost on read4k.
+fn costs(setup: &Setup) -> Result<String> {
+    let states = [State::Off, State::On, State::Blktrace];
+    let summary = measure::measure(setup, &[Workload::Read4k], &states, 1)?;
+    summary.write(&setup.dir.join("summary.json"))?;
+    let off = summary.row("read4k", "off").and_then(|r| r.per_io_median);
+    let off = off.context("no row of off")?;
+    ensure!(
+        off.abs() <= measure::OFF_MARGIN_PER_IO,
+        "off adds {off:+.3} instructions to a read"
+    );
+    let share = summary.fraction("read4k", "on", "blktrace");
+    let share = share.context("no rows of on and blktrace")?;
+    ensure!(share <= SHARE, "on adds {share:.3} × what blktrace adds");
+    let lost: u64 = summary.rows.iter().map(|r| r.lost).sum();
+    ensure!(lost == 0, "{lost} events lost");
+    Ok(format!(
+        "off {off:+.3} instructions a read, on {share:.3} × blktrace"
+    ))
+}
+
+/// Runs the tests, a line each, and the sum alone on the last line.
+///
+/// # Errors
+///
+/// None of its own: a test that cannot be run has failed.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let mut all = Vec::new();
+    let mut passed = 0;
+    let mut failed = 0;
+    let mut report = |name: &str, began: Instant, result: Result<String>| {
+        let time = progress::minutes(began.elapsed());
+        match result {
+            Ok(text) => {
+                passed += 1;
+                println!("ok   {name} ({time}): {text}");
+            }
+            Err(e) => {
+                failed += 1;
+                println!("FAIL {name} ({time}): {e:#}");
+            }
+        }
+    };
+    for (n, test) in GUESTS.iter().enumerate() {
+        if !test.name.contains(&args.only) {
+            continue;
+        }
+        progress::say(test.name);
+        let began = Instant::now();
+        let dir = args.dir.join(format!("{}", n + 1));
+        let soak = args.soak.filter(|_| test.name == SMP);
+        let result =
+            built(&mut all, test.flavor).and_then(|built| boot_one(test, &built, soak, &dir));
+        report(test.name, began, result);
+    }
+    type Count = fn(&Setup) -> Result<String>;
+    let counts: [(&str, &str, Count); 2] = [
+        (
+            "count mode: one seed, the same counts",
+            "count",
+            determinism,
+        ),
+        ("costs of off and on on read4k", "costs", costs),
+    ];
+    for (name, dir, test) in counts {
+        if !name.contains(&args.only) {
+            continue;
+        }
+        progress::say(name);
+        let began = Instant::now();
+        let result = built(&mut all, Flavor::Trace)
+            .and_then(|b| setup(b, &args.dir.join(dir)))
+            .and_then(|s| test(&s));
+        report(name, began, result);
+    }
+    println!("{passed} passed, {failed} failed");
+    Ok(if failed == 0 && passed > 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
