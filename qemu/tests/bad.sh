@@ -64,7 +64,7 @@ done
 for count in 0 1 65537; do
 	refused 2 'subbuf' $record -d /dev/one --subbufs=$count
 done
-refused 2 'memory' $record -d /dev/one --subbuf-size=67108864 --subbufs=1024
+refused 2 'memory' $record -d /dev/one --subbuf-size=67108864 --subbufs=16
 [ ! -e /tmp/x.blkr ] || fail "a refused record left a file"
 
 # Words in control.
@@ -75,9 +75,8 @@ denied 'devices' 'start'
 denied 'devices' 'start devices=all devices=all'
 denied 'devices|number|MAJ' 'start devices=1:x'
 denied '' 'start devices=250:99'
-denied 'subbuf_size' 'start devices=all subbuf_size=5000'
+denied 'power of two' 'start devices=all subbuf_size=5000'
 denied 'subbufs' 'start devices=all subbufs=1'
-denied '' ''
 denied '' 'stop'
 denied '' 'flush'
 denied '' "$(head -c 5000 /dev/zero | tr '\0' x)"

@@ -678,7 +678,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 pub fn report(summary: &Summary) -> String {
     let mut text = summary::table(&summary.rows);
     text += "\n\n'none', 'with it' and 'added' are guest instructions for each I/O (each event), not time; \
-             95 % intervals\nover boots, each perturbed.";
+             95 % intervals\nover boots, each perturbed; 'boots' are different outcomes among all.";
     for r in &summary.rows {
         if let Some(median) = r.per_io_median.filter(|_| r.state == State::Off.name()) {
             text += &format!(
@@ -690,6 +690,10 @@ pub fn report(summary: &Summary) -> String {
         if let (Some(size), Some(consumed), Some(drained)) =
             (r.subbuf_size, r.subbufs_consumed, r.subbufs_drained)
         {
+            if consumed == 0 {
+                // It is known only that the reader had so much to take.
+                continue;
+            }
             text += &format!(
                 "\n{}: {} recorded {} events, lost {}; its reader took at least {consumed} sub-buffers of \
                  {} KiB in the window, at most {drained:.1} after it.",

@@ -132,8 +132,14 @@ impl Summary {
     }
 }
 
-/// `+12.3 [12.1, 12.5]`, or without the brackets where there is no interval.
+/// `+12.3 [12.1, 12.5]`, or without the brackets where there is no interval. An interval narrower than
+/// the digits gets more of them.
 fn with_interval(e: Estimate, digits: usize) -> String {
+    let narrow = !e.exact() && e.high - e.low < 0.2 && digits < 2;
+    let digits = if narrow { 2 } else { digits };
+    // No "-0.0".
+    let half = 0.5 / 10f64.powi(digits as i32);
+    let e = e.map(|x| if x.abs() < half { 0.0 } else { x });
     if e.exact() {
         return format!("{:+.*}", digits, e.estimate);
     }
@@ -184,12 +190,11 @@ pub fn table(rows: &[Row]) -> String {
             with_interval(r.delta_percent, 3),
             r.per_io.map_or("-".into(), |e| with_interval(e, 1)),
             r.per_event.map_or("-".into(), |e| with_interval(e, 1)),
-            r.boots.to_string(),
-            r.distinct.to_string(),
+            format!("{}/{}", r.distinct, r.boots),
             r.verdict.clone(),
         ]);
     }
-    for column in 2..9 {
+    for column in 2..8 {
         if let Some(c) = t.column_mut(column) {
             c.set_cell_alignment(CellAlignment::Right);
         }
@@ -290,7 +295,7 @@ mod tests {
             words,
             [
                 "read4k", "on", "3200.0", "3500.0", "±1.0", "+9.375", "[9.300,", "9.450]",
-                "+300.0", "[299.0,", "301.0]", "-", "16", "15", "slower"
+                "+300.0", "[299.0,", "301.0]", "-", "15/16", "slower"
             ]
         );
     }
