@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0
 # What a user can do wrong: each time a status that is not 0, one line that says what, and nothing lost.
-# shellcheck disable=SC1091
+# Conditions are given in quotes to be evaluated later, and $record is a list of words.
+# shellcheck disable=SC1091,SC2016,SC2086,SC2153
 . /lab/lib.sh
 
 checks=0
@@ -15,7 +16,7 @@ refused() {
 	"$@" >/tmp/out 2>/tmp/err
 	code=$?
 	[ $code = "$want" ] || fail "$*: status $code, not $want: $(cat /tmp/err)"
-	[ "$(grep -v "^$\|^For more information, try '--help'" /tmp/err | wc -l)" = 1 ] || fail "$*: not one line: $(cat /tmp/err)"
+	[ "$(grep -vc "^$\|^For more information, try '--help'" /tmp/err)" = 1 ] || fail "$*: not one line: $(cat /tmp/err)"
 	grep -qE "$pattern" /tmp/err || fail "$*: nothing about '$pattern': $(cat /tmp/err)"
 	[ -s /tmp/out ] && fail "$*: printed $(cat /tmp/out)"
 	return 0

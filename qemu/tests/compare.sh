@@ -5,8 +5,9 @@
 # workload makes each of Q G I D C M F R X A, or the test fails.
 #
 # In count mode one CPU and null_blk; under emulation two CPUs and virtio-blk.
+#
+# shellcheck disable=SC1091,SC2086 # the library is put into the initramfs; names have no blanks
 set -e
-# shellcheck disable=SC1091
 . /lab/lib.sh
 
 if [ "$LAB_MODE" = count ]; then

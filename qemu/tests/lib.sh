@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=sh
-# What the guest tests share. Sourced by /job.
+# What the guest tests share. Sourced by /job. Conditions are given in quotes to be evaluated later, and
+# some of the names are for the tests.
+# shellcheck disable=SC2016,SC2034
 
 BLKRELAY=/lab/blkrelay
 MODULE=/lab/blkrelay.ko

@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: GPL-2.0
 # Load, start, stop, kill and unload over and over while disks are busy, on a kernel that checks locks,
 # lists, reference counts and memory. That the kernel says nothing is checked outside.
+#
+# Conditions are given in quotes to be evaluated later.
+# shellcheck disable=SC1091,SC2016,SC2086
 set -e
-# shellcheck disable=SC1091
 . /lab/lib.sh
 
 null_disk one

@@ -3,8 +3,9 @@
 # The smallest buffers and a reader that does not run: for each CPU, events + lost is exactly the number of
 # events that blktrace, with large buffers on the same disks, saw on that CPU; and what the file holds
 # and misses adds up to the same.
+#
+# shellcheck disable=SC1091,SC2086 # the library is put into the initramfs; names have no blanks
 set -e
-# shellcheck disable=SC1091
 . /lab/lib.sh
 
 null_disk one size=1024

@@ -3,8 +3,9 @@
 # Two CPUs under load, the reader polling and then never waiting at all, in turns for LAB_SECONDS: each
 # record valid, none twice, none torn. The workload reads each sector of its disks once, so that each
 # must come out with Q, G, D and C once, in this order, and nothing else may.
+#
+# shellcheck disable=SC1091,SC2086 # the library is put into the initramfs; names have no blanks
 set -e
-# shellcheck disable=SC1091
 . /lab/lib.sh
 
 null_disk one size=1024

@@ -9,9 +9,10 @@
 # boot of four. So the boots of a pair are alike to the instruction up to the line that reads the file.
 #
 #   LAB_FORKS   processes forked before anything else: the perturbation's part that the guest does
+#
+# shellcheck disable=SC1091 # what is read is put into the initramfs
 set -e
 
-# shellcheck disable=SC1091 # both are put into the initramfs
 . /lab/workload.sh
 . /lab/states.sh
 

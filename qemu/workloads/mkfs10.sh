@@ -7,6 +7,8 @@
 # memory-backed null_blk, so that nothing waits for the host; uuid and hash seed are fixed. Fixed work
 # of some 260 M instructions and 1500 I/Os on a small kernel. Prints one window, `mkfs10`.
 
+# No name here has a blank.
+# shellcheck disable=SC2086
 VOLUMES="0 1 2 3 4 5 6 7 8 9"
 WORKLOAD_DEVICES=
 for n in $VOLUMES; do WORKLOAD_DEVICES="$WORKLOAD_DEVICES /dev/vol$n"; done

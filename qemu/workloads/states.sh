@@ -13,6 +13,8 @@
 #   SUBBUF_SIZE   bytes, a multiple of 1024
 #   SUBBUFS       number of sub-buffers for each CPU
 
+# Conditions are given in quotes to be evaluated later; a line of counters is read word by word.
+# shellcheck disable=SC2013,SC2016
 SINKS=
 
 blkrelay_status() {
