@@ -29,9 +29,9 @@
 #define BLKRELAY_RECORD_SIZE	32
 
 #define BLKRELAY_WHO_SHIFT	24		/* action, in the last word of a slot */
-#define BLKRELAY_PID_MASK	0x00ffffffu	/* pid, of events other than C */
-#define BLKRELAY_STATUS_SHIFT	16		/* C only: blk_status_t in bits 23..16 */
-#define BLKRELAY_HEAD_MASK	0x0000ffffu	/* C only: low bits of the head bio's id */
+#define BLKRELAY_PID_MASK	0x00ffffffu	/* pid, of events other than completions */
+#define BLKRELAY_STATUS_SHIFT	16		/* completions: blk_status_t in bits 23..16 */
+#define BLKRELAY_HEAD_MASK	0x0000ffffu	/* completions: low bits of the (head) bio's id */
 
 #define BLKRELAY_SECTOR_BITS	48
 #define BLKRELAY_SECTOR_MASK	0x0000ffffffffffffull
@@ -55,7 +55,9 @@
  *	   U and T: number of requests unplugged; P: 0
  * @opf:   bi_opf or cmd_flags as they are (linux/blk_types.h); P, U, T: 0
  * @id:    I D C R N: hctx << 16 | tag; Q G M F X A and bio C: bio id; P, U, T: 0
- * @who:   action << 24 | pid of the current task; C: action << 24 | status << 16 | head bio id bits
+ * @who:   action << 24 | pid of the current task; completions, of requests (C) and of bios alike, carry no
+ *	   pid, because whoever was interrupted is not the owner: action << 24 | status << 16 | bits 15..0 of
+ *	   the head bio's or the bio's own id
  *
  * The tag is the scheduler's (internal_tag) where there is one, else the driver's: that one is stable
  * from insert to completion. A flush request borrows the tag of the request that it flushes for.

@@ -662,7 +662,7 @@ impl<'a> Stream<'a> {
 
         Names {
             queue: !named,
-            task: record::action(id_who) != abi::BLKRELAY_C
+            task: !record::is_completion(id_who)
                 // SAFETY: This CPU's table.
                 && !unsafe { abi::blkrelay_task_named(self.cpu) },
         }

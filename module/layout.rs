@@ -43,6 +43,7 @@ check! {
     bindings::bio {
         bi_bdev => blkrelay_layout_BLKRELAY_AT_bio_bi_bdev,
         bi_opf => blkrelay_layout_BLKRELAY_AT_bio_bi_opf,
+        bi_status => blkrelay_layout_BLKRELAY_AT_bio_bi_status,
         bi_iter => blkrelay_layout_BLKRELAY_AT_bio_bi_iter,
     }
     bindings::bvec_iter {

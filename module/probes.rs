@@ -145,14 +145,14 @@ unsafe fn admit(q: *mut request_queue) -> Option<u16> {
 }
 
 /// The words of an event of a bio, and its queue. `start` is added to the bio's sector, to make it
-/// one of the whole disk.
+/// one of the whole disk; `who` is the packed `blkrelay_record.who`.
 ///
 /// # Safety
 ///
 /// `bio` is a bio that its tracepoint hands out: it has a device, whose queue is live while the bio
 /// is.
 #[inline(always)]
-unsafe fn bio_words(bio: *mut bio, start: u64, action: u32) -> Option<(Words, *mut request_queue)> {
+unsafe fn bio_words(bio: *mut bio, start: u64, who: u32) -> Option<(Words, *mut request_queue)> {
     // SAFETY: By the contract, both pointers are valid, and so is the queue behind them.
     let q = unsafe { (*(*bio).bi_bdev).bd_queue };
     // SAFETY: As above.
@@ -170,7 +170,7 @@ unsafe fn bio_words(bio: *mut bio, start: u64, action: u32) -> Option<(Words, *m
         Words {
             place: record::place(sector.wrapping_add(start), queue),
             size_op: record::pair(bytes, opf),
-            id_who: record::pair(record::bio_id(bio as usize), record::who(action)),
+            id_who: record::pair(record::bio_id(bio as usize), who),
         },
         q,
     ))
@@ -184,7 +184,7 @@ unsafe fn bio_words(bio: *mut bio, start: u64, action: u32) -> Option<(Words, *m
 #[inline(always)]
 unsafe fn emit_bio(bio: *mut bio, action: u32) {
     // SAFETY: By the contract.
-    if let Some((words, q)) = unsafe { bio_words(bio, 0, action) } {
+    if let Some((words, q)) = unsafe { bio_words(bio, 0, record::who(action)) } {
         // SAFETY: `words` names `q`, which is live.
         unsafe { abi::blkrelay_emit(words.place, words.size_op, words.id_who, q) };
     }
@@ -277,7 +277,7 @@ unsafe fn emit_queue(q: *mut request_queue, action: u32, requests: u32) {
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_bio_queue(_: *mut c_void, bio: *mut bio) {
     // SAFETY: The bio is being submitted.
-    if let Some((words, q)) = unsafe { bio_words(bio, 0, abi::BLKRELAY_Q) } {
+    if let Some((words, q)) = unsafe { bio_words(bio, 0, record::who(abi::BLKRELAY_Q)) } {
         // SAFETY: `words` names `q`, which is live.
         unsafe { abi::blkrelay_emit_bio_queue(words.place, words.size_op, words.id_who, q) };
     }
@@ -345,7 +345,7 @@ unsafe extern "C" fn blkrelay_probe_bio_remap(_: *mut c_void, bio: *mut bio, dev
     let start = if target == dev { 0 } else { start };
 
     // SAFETY: As above.
-    if let Some((words, q)) = unsafe { bio_words(bio, start, abi::BLKRELAY_A) } {
+    if let Some((words, q)) = unsafe { bio_words(bio, start, record::who(abi::BLKRELAY_A)) } {
         let from = abi::blkrelay_from {
             sector: from,
             dev,
@@ -371,8 +371,15 @@ unsafe extern "C" fn blkrelay_probe_bio_complete(
     _q: *mut request_queue,
     bio: *mut bio,
 ) {
+    // SAFETY: A plain read; the caller owns the bio.
+    let status = unsafe { (*bio).bi_status };
+    let who = record::complete_who(abi::BLKRELAY_BIO_C, status, record::bio_id(bio as usize));
+
     // SAFETY: The bio is being completed and still has its device, whose queue `q` is.
-    unsafe { emit_bio(bio, abi::BLKRELAY_BIO_C) }
+    if let Some((words, q)) = unsafe { bio_words(bio, 0, who) } {
+        // SAFETY: `words` names `q`, which is live.
+        unsafe { abi::blkrelay_emit_complete(words.place, words.size_op, words.id_who, q) };
+    }
 }
 
 /// A request goes into the scheduler.
@@ -444,7 +451,7 @@ unsafe extern "C" fn blkrelay_probe_rq_complete(
             abi::blkrelay_emit_complete(
                 place,
                 record::pair(nr_bytes, opf),
-                record::pair(id, record::complete_who(error, head)),
+                record::pair(id, record::complete_who(abi::BLKRELAY_C, error, head)),
                 q,
             )
         };

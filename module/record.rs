@@ -86,16 +86,20 @@ pub(crate) const fn who(action: u32) -> u32 {
     action << abi::BLKRELAY_WHO_SHIFT
 }
 
-/// Packs `blkrelay_record.who` of a completion. `head` is the id of the request's first bio.
+/// Packs `blkrelay_record.who` of a completion: action `BLKRELAY_C` or `BLKRELAY_BIO_C`. `head` is the id of
+/// the request's first bio, or of the bio itself.
 #[inline(always)]
-pub(crate) const fn complete_who(status: u8, head: u32) -> u32 {
-    who(abi::BLKRELAY_C)
-        | (status as u32) << abi::BLKRELAY_STATUS_SHIFT
-        | head & abi::BLKRELAY_HEAD_MASK
+pub(crate) const fn complete_who(action: u32, status: u8, head: u32) -> u32 {
+    who(action) | (status as u32) << abi::BLKRELAY_STATUS_SHIFT | head & abi::BLKRELAY_HEAD_MASK
+}
+
+/// Whether a packed [`Words::id_who`] is a completion's: one that names no task.
+pub(crate) const fn is_completion(id_who: u64) -> bool {
+    matches!(action(id_who), abi::BLKRELAY_C | abi::BLKRELAY_BIO_C)
 }
 
 /// The action of a packed [`Words::id_who`].
-pub(crate) const fn action(id_who: u64) -> u32 {
+const fn action(id_who: u64) -> u32 {
     let who = if cfg!(target_endian = "big") {
         id_who as u32
     } else {

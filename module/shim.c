@@ -154,7 +154,8 @@ static noinline void emit_rest(u64 place, u64 size_op, u64 id_who, struct reques
 			       const struct blkrelay_from *from, unsigned long flags)
 {
 	struct blkrelay_cpu *cpu = this_cpu_ptr(&blkrelay_cpus);
-	bool complete = (u8)(id_who >> (32 + BLKRELAY_WHO_SHIFT)) == BLKRELAY_C;
+	u8 action = id_who >> (32 + BLKRELAY_WHO_SHIFT);
+	bool complete = action == BLKRELAY_C || action == BLKRELAY_BIO_C;
 
 	if (blkrelay_clock_is_tsc() ||
 	    !store(cpu, false, place, size_op, id_who, from, complete ? WHO_NOBODY : WHO_COMM,

@@ -91,6 +91,7 @@ enum blkrelay_layout {
 	BLKRELAY_AT_blk_mq_hw_ctx_queue_num = FIELD_AT(blk_mq_hw_ctx, queue_num),
 	BLKRELAY_AT_bio_bi_bdev = FIELD_AT(bio, bi_bdev),
 	BLKRELAY_AT_bio_bi_opf = FIELD_AT(bio, bi_opf),
+	BLKRELAY_AT_bio_bi_status = FIELD_AT(bio, bi_status),
 	BLKRELAY_AT_bio_bi_iter = FIELD_AT(bio, bi_iter),
 	BLKRELAY_AT_bvec_iter_bi_sector = FIELD_AT(bvec_iter, bi_sector),
 	BLKRELAY_AT_bvec_iter_bi_size = FIELD_AT(bvec_iter, bi_size),

@@ -32,7 +32,7 @@ fn queue(time: u64, sector: u64, action: Action) -> Record {
         opf: 0,
         id: 1,
         who: if action == Action::Complete {
-            Record::pack_complete(0, 1)
+            Record::pack_complete(action, 0, 1)
         } else {
             Record::pack_who(action, 4321)
         },

@@ -52,6 +52,7 @@ fn rows() -> Vec<Row> {
     rows.push((Split, Some(2048), 1 << 20, 1, 0));
     rows.push((Remap, Some(4096), 4096, 1 | SYNC, 0));
     rows.push((BioComplete, Some(64), 4096, 0, 0));
+    rows.push((BioComplete, Some(64), 0, 0, 10));
     for status in [1, 2, 3, 7, 9, 10, 13, 16] {
         rows.push((Complete, Some(8), 4096, 0, status));
     }
@@ -77,7 +78,9 @@ fn trace(rows: &[Row]) -> Source {
             opf: *opf,
             id: 7,
             who: match action {
-                Action::Complete => Record::pack_complete(*status, 7),
+                Action::Complete | Action::BioComplete => {
+                    Record::pack_complete(*action, *status, 7)
+                }
                 action => Record::pack_who(*action, 4321),
             },
         });

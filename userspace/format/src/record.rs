@@ -112,6 +112,11 @@ impl Action {
         )
     }
 
+    /// Whether this is a completion: it carries a status, and names no task.
+    pub fn is_completion(self) -> bool {
+        matches!(self, Action::Complete | Action::BioComplete)
+    }
+
     /// Whether the record's `id` is a bio's.
     pub fn is_bio(self) -> bool {
         matches!(
@@ -154,19 +159,20 @@ impl Record {
         (self.place >> abi::BLKRELAY_SECTOR_BITS) as u16
     }
 
-    /// The current task's thread id. Meaningless for [`Action::Complete`].
+    /// The current task's thread id. Meaningless for completions.
     #[inline]
     pub fn pid(&self) -> u32 {
         self.who & abi::BLKRELAY_PID_MASK
     }
 
-    /// `blk_status_t`, of [`Action::Complete`] only.
+    /// `blk_status_t`, of completions only.
     #[inline]
     pub fn status(&self) -> u8 {
         (self.who >> abi::BLKRELAY_STATUS_SHIFT) as u8
     }
 
-    /// Low 16 bits of the head bio's id, of [`Action::Complete`] only; 0 if the request has no bio.
+    /// Low 16 bits of the head bio's id, or of the bio's own for [`Action::BioComplete`]; of completions
+    /// only. 0 if the request has no bio.
     #[inline]
     pub fn head(&self) -> u16 {
         (self.who & abi::BLKRELAY_HEAD_MASK) as u16
@@ -190,14 +196,14 @@ impl Record {
         u64::from(queue) << abi::BLKRELAY_SECTOR_BITS | sector
     }
 
-    /// Packs `who` of every event but [`Action::Complete`]. The pid is cut to 24 bits.
+    /// Packs `who` of every event but completions. The pid is cut to 24 bits.
     pub fn pack_who(action: Action, pid: u32) -> u32 {
         u32::from(action.code()) << abi::BLKRELAY_WHO_SHIFT | pid & abi::BLKRELAY_PID_MASK
     }
 
-    /// Packs `who` of [`Action::Complete`] from a `blk_status_t` and the head bio's id.
-    pub fn pack_complete(status: u8, head: u32) -> u32 {
-        u32::from(Action::Complete.code()) << abi::BLKRELAY_WHO_SHIFT
+    /// Packs `who` of a completion from a `blk_status_t` and the id of the head bio, or of the bio itself.
+    pub fn pack_complete(action: Action, status: u8, head: u32) -> u32 {
+        u32::from(action.code()) << abi::BLKRELAY_WHO_SHIFT
             | u32::from(status) << abi::BLKRELAY_STATUS_SHIFT
             | head & abi::BLKRELAY_HEAD_MASK
     }

@@ -289,7 +289,7 @@ proptest! {
     fn fields_survive_packing(sector in proptest::option::of(0..(1u64 << 48) - 1), queue: u16, pid in 0..1u32 << 24, status: u8, head: u32) {
         let q = Record { place: Record::pack_place(sector, queue), who: Record::pack_who(Action::GetRq, pid), ..Record::default() };
         prop_assert_eq!((q.sector(), q.queue(), q.pid(), q.action()), (sector, queue, pid, Some(Action::GetRq)));
-        let c = Record { who: Record::pack_complete(status, head), ..Record::default() };
+        let c = Record { who: Record::pack_complete(Action::Complete, status, head), ..Record::default() };
         prop_assert_eq!((c.status(), c.head(), c.action()), (status, head as u16, Some(Action::Complete)));
         prop_assert_eq!(c.as_bytes()[31], 8);
     }

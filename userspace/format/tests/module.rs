@@ -71,8 +71,8 @@ proptest! {
     fn records_survive(time: u64, sector in 0u64..(1 << 48) - 1, queue: u16, bytes: u32, opf: u32,
                        id: u32, pid in 0u32..1 << 24, status: u8, head: u32, n in 0usize..15) {
         let action = Action::ALL[n];
-        let who = if action == Action::Complete {
-            record::complete_who(status, head)
+        let who = if action.is_completion() {
+            record::complete_who(action.code().into(), status, head)
         } else {
             record::who(action.code().into())
         };
@@ -81,14 +81,14 @@ proptest! {
             size_op: record::pair(bytes, opf),
             id_who: record::pair(id, who),
         };
-        prop_assert_eq!(record::action(words.id_who), u32::from(action.code()));
-        let pid = if action == Action::Complete { 0 } else { pid };
+        prop_assert_eq!(record::is_completion(words.id_who), action.is_completion());
+        let pid = if action.is_completion() { 0 } else { pid };
         let record = stored(time, words, pid);
         prop_assert_eq!(record.time, time);
         prop_assert_eq!((record.sector(), record.queue()), (Some(sector), queue));
         prop_assert_eq!((record.bytes, record.opf, record.id), (bytes, opf, id));
         prop_assert_eq!(record.action(), Some(action));
-        if action == Action::Complete {
+        if action.is_completion() {
             prop_assert_eq!((record.status(), record.head()), (status, head as u16));
         } else {
             prop_assert_eq!(record.pid(), pid);
@@ -99,7 +99,7 @@ proptest! {
     #[test]
     fn a_completion_finds_its_bio(bio: usize) {
         let q = record::bio_id(bio);
-        let c = Record { who: record::complete_who(0, q), ..Record::default() };
+        let c = Record { who: record::complete_who(abi::BLKRELAY_C, 0, q), ..Record::default() };
         prop_assert_eq!(c.head(), q as u16);
         prop_assert_eq!(q, (bio >> 4) as u32);
     }

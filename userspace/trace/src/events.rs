@@ -231,7 +231,7 @@ impl<'a> Cursor<'a> {
             };
             match slot {
                 Slot::Event(action, record) => {
-                    let complete = action == Action::Complete;
+                    let complete = action.is_completion();
                     let queue = record.queue();
                     let pid = (!complete).then(|| record.pid());
                     let (comm, tgid) = pid.map_or_else(Default::default, |pid| self.task(pid));

@@ -341,7 +341,7 @@ fn check_slots(state: &mut Cpu, subbuf: &Subbuf<'_>, found: &mut Vec<String>) ->
                 if !queues.contains(&u32::from(record.queue())) {
                     unnamed_queues.insert(record.queue());
                 }
-                if action != Action::Complete && !pids.contains(&record.pid()) {
+                if !action.is_completion() && !pids.contains(&record.pid()) {
                     unnamed_pids.insert(record.pid());
                 }
                 remap = action == Action::Remap;

@@ -36,7 +36,7 @@ fn an_event_says_all_that_the_records_say() {
         .event(remap)
         .from(From::new(253, 1, 96))
         .event(Record {
-            who: Record::pack_complete(10, 0x1234_5678),
+            who: Record::pack_complete(Action::Complete, 10, 0x1234_5678),
             ..queue(60)
         });
     let bytes = cpu.finish();

@@ -45,7 +45,7 @@ pub fn event(action: Action, time: u64, sector: u64, bytes: u32, opf: u32, id: u
 /// A completion on queue 1.
 pub fn complete(time: u64, sector: u64, bytes: u32, opf: u32, id: u32, head: u32) -> Record {
     Record {
-        who: Record::pack_complete(0, head),
+        who: Record::pack_complete(Action::Complete, 0, head),
         ..event(Action::Complete, time, sector, bytes, opf, id)
     }
 }
