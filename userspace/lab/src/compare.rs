@@ -17,7 +17,6 @@
 //! | completion of a bio (dm) | C of a bio | C | `block_bio_complete` |
 //! | flags | as they are | categories | RWBS as `blk_fill_rwbs` writes it |
 //! | FUA, zeroing, zones | said | dropped by the classic setup ioctl, without a count | said |
-//! | bio refused for want of a tag | C of a bio, which has no status | EAGAIN | EAGAIN |
 //! | rest of a split | follows from sector and bytes | 32 bits of its sector | its sector |
 
 use anyhow::{bail, ensure, Context, Result};
@@ -135,7 +134,7 @@ fn common(e: &Event) -> Option<Seen> {
         length: 0,
         flags: String::new(),
         number: match action {
-            'C' => errno(e.errno().into()),
+            'C' => e.errno().into(),
             'X' => i64::from((sector + u64::from(e.sectors())) as u32),
             _ => 0,
         },
@@ -231,16 +230,6 @@ pub fn blktrace_stories(dir: &Path) -> Result<BTreeMap<Dev, Stories>> {
     Ok(all)
 }
 
-/// The errno of a completion, but for EAGAIN: so ends a bio that may not wait and never became a request.
-fn errno(number: i64) -> i64 {
-    const EAGAIN: i64 = -11;
-    if number == EAGAIN {
-        0
-    } else {
-        number
-    }
-}
-
 fn dev(number: u32) -> Dev {
     Dev {
         major: number >> 20,
@@ -271,7 +260,7 @@ fn of_blktrace(e: &blktrace::Event) -> Option<(u32, Seen)> {
             length: e.bytes.into(),
             flags: format!("{:#x}", e.categories() & KIND),
             number: match action {
-                'C' => errno(i64::from(e.error as i16)),
+                'C' => i64::from(e.error as i16),
                 'X' => i64::from(e.number().unwrap_or(0) as u32),
                 _ => 0,
             },
@@ -382,7 +371,7 @@ fn of_ftrace(event: &str) -> Option<Option<Seen>> {
         }
         'C' => {
             let error = rest.rsplit_once('[')?.1.strip_suffix(']')?;
-            seen.number = errno(error.parse().ok()?);
+            seen.number = error.parse().ok()?;
         }
         _ => {}
     }
