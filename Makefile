@@ -18,6 +18,11 @@ KDIR ?=
 target := userspace/target/x86_64-unknown-linux-gnu/release
 lab := $(target)/blkrelay-lab
 cargo = cd userspace && $(CARGO)
+# Called by name, not as `cargo fmt` and `cargo clippy`: cargo looks into ~/.cargo/bin before PATH, and
+# another toolchain's clippy there would mix its objects with ours.
+bin := $(if $(findstring /,$(CARGO)),$(abspath $(dir $(CARGO)))/)
+cargo_fmt = cd userspace && $(bin)cargo-fmt
+cargo_clippy = cd userspace && $(bin)cargo-clippy clippy
 shell_scripts := qemu/install qemu/init .ci/run $(wildcard qemu/workloads/*.sh qemu/tests/*.sh)
 
 # The order of prerequisites matters: nothing can be built before it is installed.
@@ -32,7 +37,7 @@ demo: install userspace ## from a fresh machine to a traced workload and what tr
 	@$(lab) demo
 
 test: install userspace ## from a fresh machine: every test, on the host and in guests
-	@$(cargo) test --workspace
+	@$(cargo) test --workspace --no-fail-fast
 	@$(lab) test
 
 kernel: userspace ## the test kernel of FLAVOR, in the cache
@@ -47,8 +52,8 @@ userspace: cargo ## the reader and the lab, static binaries in userspace/target
 
 # CONST_STRUCT: checkpatch takes each offsetof(struct file_operations, ...) for a variable.
 lint: install userspace ## rustfmt, clippy, shellcheck; the kernel's rustfmt, clippy and checkpatch
-	$(cargo) fmt --all --check
-	$(cargo) clippy --workspace --all-targets -- -D warnings
+	$(cargo_fmt) --all --check
+	$(cargo_clippy) --workspace --all-targets -- -D warnings
 	shellcheck --severity=warning $(shell_scripts)
 	kdir=$$($(lab) kernel --flavor trace | sed -n 's/^kdir *//p') && \
 	rustfmt --check --edition 2021 --config-path $$kdir/source/.rustfmt.toml module/*.rs && \
@@ -57,7 +62,7 @@ lint: install userspace ## rustfmt, clippy, shellcheck; the kernel's rustfmt, cl
 	$(lab) module --flavor trace --clippy
 
 fmt: cargo ## formats all Rust
-	$(cargo) fmt --all
+	$(cargo_fmt) --all
 	rustfmt --edition 2021 module/*.rs
 
 doc: cargo ## the documentation of the userspace crates, in userspace/target
