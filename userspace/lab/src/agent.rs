@@ -175,6 +175,25 @@ pub fn run(name: &str, sinks: &[PathBuf], command: &[String]) -> Result<(Count, 
     Ok((count, status.with_context(|| program.clone())?))
 }
 
+/// A window around a loop of two instructions: what its ticks must be is known.
+///
+/// # Errors
+///
+/// See [`idle_calls`].
+pub fn known_loop(rounds: u64) -> Result<Count> {
+    let window = Window::open("loop", &[])?;
+    // SAFETY: counts a register down to zero and touches nothing else; `max` keeps it from wrapping.
+    unsafe {
+        core::arch::asm!(
+            "2: dec {n}",
+            "jnz 2b",
+            n = inout(reg) rounds.max(1) => _,
+            options(nomem, nostack)
+        );
+    }
+    window.close(0)
+}
+
 /// The unit in which direct I/O is done.
 pub const BLOCK: usize = 4096;
 

@@ -70,6 +70,16 @@ fn two_disks() -> Vec<Disk> {
 
 const GUESTS: &[Guest] = &[
     Guest {
+        name: "count mode counts instructions, and refuses idle windows",
+        job: include_str!("../../../qemu/tests/count.sh"),
+        flavor: Flavor::Trace,
+        mode: Mode::Count,
+        disks: no_disks,
+        append: &[],
+        check: results,
+        seconds: 60,
+    },
+    Guest {
         name: "beside blktrace and ftrace: null_blk, 1 CPU",
         job: include_str!("../../../qemu/tests/compare.sh"),
         flavor: Flavor::Trace,
@@ -118,6 +128,26 @@ const GUESTS: &[Guest] = &[
         append: &["null_blk.nr_devices=0"],
         check: results,
         seconds: 120,
+    },
+    Guest {
+        name: "a CPU goes and comes while it is traced, on the debug kernel",
+        job: include_str!("../../../qemu/tests/hotplug.sh"),
+        flavor: Flavor::Debug,
+        mode: Mode::Emulated,
+        disks: no_disks,
+        append: &["null_blk.nr_devices=0"],
+        check: results,
+        seconds: 180,
+    },
+    Guest {
+        name: "bad input on the debug kernel",
+        job: include_str!("../../../qemu/tests/bad.sh"),
+        flavor: Flavor::Debug,
+        mode: Mode::Emulated,
+        disks: no_disks,
+        append: &["null_blk.nr_devices=0"],
+        check: results,
+        seconds: 300,
     },
     Guest {
         name: "load, start, kill, unload under load on the debug kernel",
@@ -217,7 +247,7 @@ fn setup(b: Built, dir: &Path) -> Result<Setup> {
         module: b.module,
         reader: measure::reader()?,
         dir: dir.to_owned(),
-        jobs: std::thread::available_parallelism().map_or(1, usize::from),
+        jobs: measure::jobs(),
     })
 }
 

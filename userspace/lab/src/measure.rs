@@ -191,7 +191,7 @@ impl Setup {
             module,
             reader: reader()?,
             dir: dir.to_owned(),
-            jobs: std::thread::available_parallelism().map_or(1, usize::from),
+            jobs: jobs(),
         })
     }
 }
@@ -202,6 +202,11 @@ pub fn program() -> String {
     let here = std::env::current_dir().unwrap_or_default();
     let short = exe.strip_prefix(&here).unwrap_or(&exe);
     short.display().to_string()
+}
+
+/// How many QEMUs run at a time: one for each CPU, as far as memory is sure to last.
+pub fn jobs() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get().min(8))
 }
 
 /// The reader that was built with this program.
@@ -386,7 +391,7 @@ fn one(setup: &Setup, images: &Images, b: &Boot) -> Result<Sample> {
     let mut spec = Spec::new(&setup.kernel.image, &image.path, Mode::Count, &dir);
     spec.memory_mib = b.perturbation.memory_mib;
     spec.seed = b.perturbation.seed;
-    spec.timeout = Duration::from_secs(120);
+    spec.timeout = Duration::from_secs(300);
     spec.append = vec![
         // The built-in driver makes a disk of its own otherwise.
         "null_blk.nr_devices=0".into(),

@@ -33,6 +33,12 @@ enum Command {
         #[arg(required = true, trailing_var_arg = true)]
         command: Vec<String>,
     },
+    /// Counts the instructions of a loop of two.
+    Loop {
+        /// Rounds
+        #[arg(long)]
+        count: u64,
+    },
     /// Counts the instructions of 4 KiB O_DIRECT reads from the start of a device.
     Read4k {
         #[arg(long)]
@@ -121,6 +127,11 @@ fn run(command: Command) -> Result<ExitCode> {
             }
             let code = status.code().unwrap_or(1);
             return Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)));
+        }
+        Command::Loop { count } => {
+            let counted = agent::known_loop(count)?;
+            println!("{counted}");
+            counted.check()?;
         }
         Command::Read4k {
             dev,
