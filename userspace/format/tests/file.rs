@@ -232,6 +232,33 @@ fn a_chunk_behind_damage_is_found() {
     assert_eq!(chunks.next().unwrap().unwrap().offset, third);
 }
 
+/// Each head claims all that follows: trying every checksum would take the square of the file's length.
+#[test]
+fn heads_of_nothing_are_given_up() {
+    let mut file = Writer::new(Vec::new(), &meta()).unwrap().get_ref().clone();
+    let heads: u32 = 1000;
+    for left in (0..heads).rev() {
+        let claim = ChunkHead {
+            magic: u32::from_ne_bytes(*b"BKCK"),
+            type_: ChunkType::Subbuf.code(),
+            stored: left * 32,
+            length: left * 32,
+            checksum: 1,
+            ..ChunkHead::default()
+        };
+        file.extend(claim.as_bytes());
+    }
+    // A good chunk comes after too many bad ones to be found.
+    let mut writer = Writer::new(Vec::new(), &meta()).unwrap();
+    let start = writer.len() as usize;
+    writer.chunk(ChunkType::Unknown(9), 0, b"good").unwrap();
+    file.extend(&writer.get_ref()[start..]);
+    let mut chunks = Chunks::new(&file).unwrap();
+    assert!(chunks.next().unwrap().is_ok());
+    assert!(!chunks.resync());
+    assert!(chunks.next().is_none());
+}
+
 /// An output that takes so many bytes and no more, like a full disk.
 struct Full(Vec<u8>, usize);
 
