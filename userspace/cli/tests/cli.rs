@@ -118,6 +118,9 @@ fn what_cannot_be_read_is_an_error_of_one_line() {
         (put("foreign", &foreign), "the other byte order"),
         (put("cut", &newer[..50]), "cut short: the chunk at byte 8"),
         (dir.path().to_str().unwrap().to_owned(), "is a directory"),
+        ("/dev/null".to_owned(), "the file is empty"),
+        // Which has no end.
+        ("/dev/zero".to_owned(), "not a blkrelay trace"),
         (
             dir.path().join("none").to_str().unwrap().to_owned(),
             "No such file or directory",

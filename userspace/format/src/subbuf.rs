@@ -74,6 +74,11 @@ impl Header {
         }
     }
 
+    /// Events that this CPU wrote up to the end of this sub-buffer.
+    pub fn events_after(&self) -> u64 {
+        self.events.saturating_add(self.count.into())
+    }
+
     /// Whether the anchor maps the trace's clock to CLOCK_MONOTONIC.
     pub fn anchor_ok(&self) -> bool {
         u32::from(self.flags) & abi::BLKRELAY_SUBBUF_ANCHOR_BAD == 0

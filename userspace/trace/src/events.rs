@@ -44,6 +44,16 @@ impl DeviceInfo {
     }
 }
 
+/// Time of the last event of a CPU's last sub-buffer.
+fn last_event(bytes: &[u8], stream: &CpuStream) -> Option<u64> {
+    let records = bytes.get(stream.pieces.last()?.records.clone())?;
+    let times = Slots::new(records).filter_map(|slot| match slot {
+        Ok(Slot::Event(_, record)) => Some(record.time),
+        _ => None,
+    });
+    times.last()
+}
+
 /// One CPU's stream. Holds the next item, complete but for CLOCK_MONOTONIC, which is the merge's.
 #[derive(Debug)]
 struct Cursor<'a> {
@@ -68,7 +78,7 @@ struct Cursor<'a> {
     news: Vec<DeviceInfo>,
     /// Items that come before those still in the slots.
     ready: VecDeque<Item>,
-    /// First and last anchor of the whole trace, where a gap has no better bounds.
+    /// First anchor and last instant known of the whole trace, where a gap has no better bounds.
     bounds: (u64, u64),
     ended: bool,
 }
@@ -132,7 +142,7 @@ impl<'a> Cursor<'a> {
             }
         }
         self.due = (events.max(self.due.0), lost.max(self.due.1));
-        self.seq = self.due.0 + self.due.1;
+        self.seq = self.due.0.saturating_add(self.due.1);
     }
 
     /// Takes up the next piece, or ends the stream. False at the end.
@@ -150,7 +160,8 @@ impl<'a> Cursor<'a> {
                 let from = self.latest.unwrap_or(previous.header.anchor);
                 self.gap(GapKind::Damaged, u64::from(promised - self.taken), from, to);
             }
-            self.due.0 = previous.header.events + u64::from(promised.max(self.taken));
+            let all = u64::from(promised.max(self.taken));
+            self.due.0 = previous.header.events.saturating_add(all);
             self.taken = 0;
         }
         let Some(piece) = self.stream.pieces.get(self.piece) else {
@@ -240,7 +251,7 @@ impl<'a> Cursor<'a> {
                     } else {
                         None
                     };
-                    self.seq += 1;
+                    self.seq = self.seq.saturating_add(1);
                     self.taken += 1;
                     self.latest = Some(record.time);
                     let event = Event {
@@ -306,7 +317,12 @@ pub struct Events<'a> {
 impl<'a> Events<'a> {
     pub(crate) fn new(source: &'a Source) -> Events<'a> {
         let anchors = || source.headers().map(|header| header.anchor);
-        let bounds = (anchors().min().unwrap_or(0), anchors().max().unwrap_or(0));
+        let first = anchors().min().unwrap_or(0);
+        // What a CPU lost after its last sub-buffer may be as late as the last event of any other.
+        let streams = source.streams().iter();
+        let last_events = streams.filter_map(|stream| last_event(source.bytes(), stream));
+        let last = anchors().chain(last_events).max().unwrap_or(0);
+        let bounds = (first, last);
         let cursors = source
             .streams()
             .iter()

@@ -4,13 +4,13 @@
 use crate::clock::ClockMap;
 use crate::events::Events;
 use blkrelay_format::{
-    read_meta, ChunkType, Chunks, Error, Header, Meta, Subbuf, Trailer, FILE_MAGIC,
+    check_magic, read_meta, ChunkType, Chunks, Error, Header, Meta, Subbuf, Trailer, FILE_MAGIC,
 };
 use memmap2::Mmap;
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::fmt;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 use thiserror::Error as ThisError;
@@ -131,6 +131,10 @@ pub fn open(path: &Path) -> Result<Source, OpenError> {
         path: path.to_owned(),
         source,
     };
+    let format = |source| OpenError::Format {
+        path: path.to_owned(),
+        source,
+    };
     let file = File::open(path).map_err(io)?;
     let data = file.metadata().map_err(io)?;
     if data.is_dir() {
@@ -142,14 +146,15 @@ pub fn open(path: &Path) -> Result<Source, OpenError> {
         // cuts the file makes us die of SIGBUS, as it does every program that maps files.
         Bytes::Mapped(unsafe { Mmap::map(&file) }.map_err(io)?)
     } else {
+        // What has no length may have no end either: /dev/zero is refused by its first bytes.
         let mut bytes = Vec::new();
-        io::Read::read_to_end(&mut &file, &mut bytes).map_err(io)?;
+        let start = FILE_MAGIC.len() as u64;
+        (&file).take(start).read_to_end(&mut bytes).map_err(io)?;
+        check_magic(&bytes).map_err(format)?;
+        (&file).read_to_end(&mut bytes).map_err(io)?;
         Bytes::Owned(bytes)
     };
-    Source::new(bytes).map_err(|source| OpenError::Format {
-        path: path.to_owned(),
-        source,
-    })
+    Source::new(bytes).map_err(format)
 }
 
 impl Source {
@@ -228,7 +233,7 @@ impl Source {
         }
         for counters in trailer.iter().flat_map(|trailer| &trailer.cpus) {
             // A CPU that lost all it had has no sub-buffer, but a gap.
-            if counters.events + counters.lost > 0 {
+            if counters.events > 0 || counters.lost > 0 {
                 by_cpu.entry(counters.cpu).or_default();
             }
         }
@@ -255,7 +260,7 @@ impl Source {
             };
             match stream.totals {
                 Some((events, lost)) => {
-                    if events < last.events + u64::from(last.count) || lost < last.lost {
+                    if events < last.events_after() || lost < last.lost {
                         problems.push(counters("the trailer counts less than the sub-buffers"));
                     }
                 }

@@ -249,7 +249,7 @@ impl Stats {
                         GapKind::Missing | GapKind::Damaged => &mut stats.missing,
                     };
                     losses.gaps += 1;
-                    losses.events += gap.events;
+                    losses.events = losses.events.saturating_add(gap.events);
                 }
             }
             spans(tracker.item(&item), &mut devices, &mut processes);

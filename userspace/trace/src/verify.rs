@@ -133,7 +133,11 @@ impl Verifier {
                     Err(error) => self.find(at, error),
                 },
                 ChunkType::Index => match read_index(payload) {
-                    Ok(parsed) => index = Some((at, parsed)),
+                    Ok(parsed) => {
+                        if index.replace((at, parsed)).is_some() {
+                            self.find(at, "a second INDEX chunk");
+                        }
+                    }
                     Err(error) => self.find(at, error),
                 },
                 ChunkType::Unknown(_) => {}
@@ -206,7 +210,7 @@ impl Verifier {
                 .cpus
                 .values()
                 .filter_map(|cpu| Some(cpu.last?.lost))
-                .sum();
+                .fold(0, u64::saturating_add);
             let text =
                 "there is no TRAILER: the recording was cut short, losses at its end are not known";
             return self.find(None, text);
@@ -221,10 +225,10 @@ impl Verifier {
             if !named.insert(cpu) {
                 found.push(format!("CPU {cpu}: twice in the TRAILER"));
             }
-            self.verdict.lost += counters.lost;
+            self.verdict.lost = self.verdict.lost.saturating_add(counters.lost);
             let state = self.cpus.get(&cpu);
             let last = state.and_then(|state| state.last);
-            let written = last.map_or(0, |last| last.events + u64::from(last.count));
+            let written = last.map_or(0, |last| last.events_after());
             let lost = last.map_or(0, |last| last.lost);
             if counters.events != written {
                 found.push(format!(
@@ -271,8 +275,8 @@ fn check_sequence(state: &Cpu, header: &Header, found: &mut Vec<String>) {
     let (seq, events, lost, epoch) = match &state.last {
         None => (0, 0, 0, 0),
         Some(last) => (
-            last.seq + 1,
-            last.events + u64::from(last.count),
+            last.seq.saturating_add(1),
+            last.events_after(),
             last.lost,
             last.epoch,
         ),

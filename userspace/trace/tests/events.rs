@@ -131,6 +131,21 @@ fn a_loss_is_a_gap_between_its_two_instants() {
     assert_eq!(gaps.len(), 2);
 }
 
+/// Until the last event of another CPU: a request that was done there meanwhile may lack its start here.
+#[test]
+fn a_loss_at_the_end_lasts_as_long_as_the_trace() {
+    let mut full = stream(0);
+    full.event(queue(10));
+    let one = full.finish();
+    full.lose(3, 40, 700);
+    let mut going_on = stream(1);
+    going_on.event(queue(20)).event(queue(900));
+    let two = going_on.finish();
+    let (_, gaps) = items(&open(file(&[one, two], &[&full, &going_on])));
+    assert_eq!(gaps.len(), 1);
+    assert_eq!((gaps[0].cpu, gaps[0].from, gaps[0].to), (0, 10, 900));
+}
+
 #[test]
 fn a_missing_sub_buffer_is_a_gap_of_its_events() {
     let mut cpu = stream(0);
