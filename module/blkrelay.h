@@ -86,7 +86,7 @@ struct blkrelay_record {
 #define BLKRELAY_P	9	/* block_plug		queue */
 #define BLKRELAY_U	10	/* block_unplug, explicit	queue */
 #define BLKRELAY_T	11	/* block_unplug, at schedule	queue; blkparse prints UT */
-#define BLKRELAY_X	12	/* block_split		bio: the front part; the rest starts behind it */
+#define BLKRELAY_X	12	/* block_split		bio: the front part (device mapper: the rest) */
 #define BLKRELAY_A	13	/* block_bio_remap	bio: where it goes; a from record follows */
 #define BLKRELAY_N	14	/* block_rq_merge	rq: the one that is swallowed */
 #define BLKRELAY_BIO_C	15	/* block_bio_complete	bio: of a bio-based driver (dm, md, brd) */

@@ -5,6 +5,7 @@
 //! `blkparse_fmt.c`), with these differences that a blkrelay trace makes:
 //!
 //! - the device column always is the whole disk's number, for A as well;
+//! - X shows where the part that it names ends; blkparse, where the rest begins. Only device mapper's differ;
 //! - C has no pid (it happens in whatever task was interrupted): the column is 0;
 //! - times count from the first event of the trace, as blkparse's do;
 //! - sequence numbers count the events of a CPU from 1, lost ones included;

@@ -42,7 +42,7 @@ pub enum Action {
     Unplug = abi::BLKRELAY_U as u8,
     /// Unplugged by the scheduler (`block_unplug`, not explicit).
     UnplugSchedule = abi::BLKRELAY_T as u8,
-    /// A bio was split; the event is its front part (`block_split`).
+    /// A bio was split; the event is its front part, but device mapper's is the rest (`block_split`).
     Split = abi::BLKRELAY_X as u8,
     /// A bio was mapped to another device or from a partition to its disk (`block_bio_remap`).
     Remap = abi::BLKRELAY_A as u8,

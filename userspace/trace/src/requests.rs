@@ -125,6 +125,8 @@ struct Issued {
 #[derive(Clone, Debug)]
 struct Io {
     span: IoSpan,
+    /// The bio that was queued. Of a split one it is the last part's, and ends after all others.
+    bio: u32,
     /// Its parts that are still outstanding: one, unless it was split.
     parts: Vec<usize>,
     ambiguous: bool,
@@ -359,6 +361,7 @@ impl Tracker {
                 stacked: self.arriving.remove(&bio),
                 cut: false,
             },
+            bio: event.id,
             parts: Vec::new(),
             ambiguous: false,
         });
@@ -383,6 +386,14 @@ impl Tracker {
         let Some(sector) = event.sector else { return };
         let middle = sector + u64::from(event.sectors());
         let write = event.opf.is_write();
+        // Device mapper names the rest, which is the bio that was queued: that one ends once, with all of it.
+        let queued = self.by_bio.get(&(event.queue, event.id));
+        if queued.is_some_and(|part| {
+            let part = &self.parts[*part];
+            part.cursor < sector && part.end == middle
+        }) {
+            return;
+        }
         let mut whole = self
             .at
             .get(&(event.queue, sector))
@@ -612,13 +623,18 @@ impl Tracker {
         }
     }
 
-    /// A bio-based driver names the bio itself; the parts of a split one end with it.
+    /// A bio-based driver names the bio itself. Each front part of a split one comes by itself; the bio that
+    /// was queued comes last (`bio_chain()`), so that then all is over, parts that were lost included.
     fn bio_complete(&mut self, event: &Event) {
         let Some(part) = self.by_bio.get(&(event.queue, event.id)).copied() else {
             self.counts.no_queue += 1;
             return;
         };
         let index = self.parts[part].io;
+        if self.ios[index].bio != event.id {
+            self.remove_part(part);
+            return;
+        }
         let io = self.remove_io(index);
         if io.ambiguous {
             return;

@@ -344,10 +344,28 @@ fn a_bio_based_driver_completes_the_bio() {
     let records = [
         event(Queue, 100, 0, 8192, WRITE, 1),
         event(Split, 101, 0, 4096, WRITE, 2),
-        event(BioComplete, 300, 0, 8192, WRITE, 1),
+        event(BioComplete, 200, 0, 4096, WRITE, 2),
+        event(BioComplete, 300, 4096 / 512, 4096, WRITE, 1),
     ];
     let (_, ios, counts) = track(&records);
     assert_eq!((ios.len(), ios[0].complete_ns), (1, 1300));
+    assert_eq!((counts.no_queue, counts.queued_at_end), (0, 0));
+}
+
+/// Device mapper's split names the rest (`dm_split_and_process_bio()`). It is not the front part of whatever
+/// begins at the same sector.
+#[test]
+fn a_volume_splits_off_the_front() {
+    let records = [
+        event(Queue, 100, 0, 8192, WRITE, 1),
+        event(Queue, 101, 8, 16384, WRITE, 2),
+        event(Split, 102, 8, 4096, WRITE, 1),
+        event(BioComplete, 300, 8, 4096, WRITE, 1),
+        event(BioComplete, 400, 8, 16384, WRITE, 2),
+    ];
+    let (_, ios, counts) = track(&records);
+    let times: Vec<_> = ios.iter().map(|io| (io.queue_ns, io.complete_ns)).collect();
+    assert_eq!(times, [(1100, 1300), (1101, 1400)]);
     assert_eq!((counts.no_queue, counts.queued_at_end), (0, 0));
 }
 
