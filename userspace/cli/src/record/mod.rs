@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use target::Target;
+use target::{Recording, Target};
 
 /// Bytes to read ahead of writing, unless sub-buffers are larger.
 const BUFFER: usize = 2 << 20;
@@ -51,11 +51,17 @@ pub fn run(options: args::Record) -> Result<Outcome, Failure> {
     let status = module.status()?;
     capture.open_data(BUFFER.max(status.number("subbuf_size") as usize))?;
     let command = Running::start(&options.command)?;
-    if let Some(command) = &command {
-        capture.watch(command)?;
-    }
     let meta = meta(&sysfs, &options, &devices, &status);
-    let mut recording = target.begin(&meta)?;
+    let mut recording = match begin(&capture, command.as_ref(), target, &meta) {
+        Ok(recording) => recording,
+        Err(error) => {
+            // Started for the recording's sake, and nobody would wait for it.
+            if let Some(command) = command {
+                command.finish(&End::Signal)?;
+            }
+            return Err(error);
+        }
+    };
 
     let mut end = capture.run(&mut recording.writer);
     capture.stop();
@@ -79,6 +85,20 @@ pub fn run(options: args::Record) -> Result<Outcome, Failure> {
         (0, false) => Outcome::Findings,
         (code, _) => Outcome::Status(code),
     })
+}
+
+/// The last steps that can be refused, when the command runs already: a file is not emptied for one that
+/// cannot be started.
+fn begin(
+    capture: &Capture,
+    command: Option<&Running>,
+    target: Target,
+    meta: &Meta,
+) -> Result<Recording, Failure> {
+    if let Some(command) = command {
+        capture.watch(command)?;
+    }
+    target.begin(meta)
 }
 
 /// The disks of the command line, each once. None: all disks.
