@@ -294,7 +294,8 @@ impl Channel {
 
     /// The counters of every CPU that has a stream or has lost events.
     ///
-    /// Exact after [`Channel::end`]; while the trace runs each is what it was a moment ago.
+    /// Exact after [`Channel::end`]. While the trace runs, a CPU that is just finishing a sub-buffer may
+    /// have that one counted twice or not at all.
     pub(crate) fn counters(&self) -> impl Iterator<Item = Counters> + '_ {
         possible_cpus().filter_map(|cpu| self.cpu_counters(cpu))
     }
@@ -315,8 +316,14 @@ impl Channel {
         let unfinished = if subbuf.is_null() {
             0
         } else {
-            let slots = (pos as usize).saturating_sub((subbuf as usize).wrapping_add(HEAD)) / SLOT;
-            (slots as u64).saturating_sub(u64::from(side))
+            let used = (pos as usize).saturating_sub((subbuf as usize).wrapping_add(HEAD));
+            // Read while the CPU went on to the next sub-buffer, these are the ends of two.
+            let used = if used < self.config().subbuf_size as usize {
+                used
+            } else {
+                0
+            };
+            ((used / SLOT) as u64).saturating_sub(u64::from(side))
         };
         // SAFETY: The channel is open and the CPU a possible one.
         let buf = unsafe { abi::blkrelay_buf(self.shared().chan.as_ptr(), cpu) };

@@ -120,6 +120,13 @@ static __always_inline bool named(const struct blkrelay_cpu *cpu, enum who who, 
 	       seen->comm[1] == get_unaligned((u64 *)(current->comm + 8));
 }
 
+/* Where who stands in @id_who: at the higher address, as record::pair() has it. */
+#ifdef __LITTLE_ENDIAN
+#define WHO_SHIFT	32
+#else
+#define WHO_SHIFT	0
+#endif
+
 /* Stores an event, if there is room for it and all names have been given. Interrupts are off. */
 static __always_inline bool store(struct blkrelay_cpu *cpu, bool tsc, u64 place, u64 size_op,
 				  u64 id_who, const struct blkrelay_from *from, enum who who,
@@ -154,7 +161,7 @@ static noinline void emit_rest(u64 place, u64 size_op, u64 id_who, struct reques
 			       const struct blkrelay_from *from, unsigned long flags)
 {
 	struct blkrelay_cpu *cpu = this_cpu_ptr(&blkrelay_cpus);
-	u8 action = id_who >> (32 + BLKRELAY_WHO_SHIFT);
+	u8 action = id_who >> (WHO_SHIFT + BLKRELAY_WHO_SHIFT);
 	bool complete = action == BLKRELAY_C || action == BLKRELAY_BIO_C;
 
 	if (blkrelay_clock_is_tsc() ||
@@ -172,7 +179,7 @@ static __always_inline void emit(u64 place, u64 size_op, u64 id_who, struct requ
 
 	if (who != WHO_NOBODY) {
 		pid = current->pid;
-		id_who |= (u64)pid << 32;
+		id_who |= (u64)pid << WHO_SHIFT;
 	}
 
 	/* CPU, time, order and slot belong together: no interrupt and no migration between them. */
