@@ -754,6 +754,63 @@ mod tests {
         assert_eq!(verdict(off, Some(-0.6), 0), "undecided: less than none");
     }
 
+    fn outcome(lines: &[&str]) -> Outcome {
+        Outcome {
+            exit: 0,
+            results: lines
+                .iter()
+                .filter_map(|l| crate::console::ResultLine::parse(l))
+                .collect(),
+            clock: crate::clock::Clock {
+                source: "tsc".into(),
+                step_ns: 1,
+                now_ns: 1,
+            },
+            console: "console.log".into(),
+            out: None,
+            wall: Duration::ZERO,
+        }
+    }
+
+    const TRACER: &str = "@result tracer=blktrace events=500 lost=2 bytes=3000000";
+
+    #[test]
+    fn a_sample_is_what_the_guest_printed() {
+        let window =
+            "@result window=read4k ticks=1000 idle=0 written=2500000 occupied=2900000 ios=100";
+        let lines = [window, "@result traced_ios=125", TRACER];
+        let on = Sample::of(&outcome(&lines), Workload::Read4k, State::On).unwrap();
+        // Of 125 I/Os that were traced 100 are the window's.
+        assert_eq!(
+            (on.ticks, on.ios, on.events, on.lost),
+            (1000, 100, 400.0, 2)
+        );
+        assert_eq!((on.written, on.left), (2_500_000, 100_000));
+        // blktrace may be 8 buffers of 256 KiB ahead of itself: 2097152 bytes.
+        let blktrace = Sample::of(&outcome(&lines), Workload::Read4k, State::Blktrace).unwrap();
+        assert_eq!((blktrace.written, blktrace.left), (402_848, 2_197_152));
+        let none = Sample::of(&outcome(&lines[..2]), Workload::Read4k, State::None).unwrap();
+        assert_eq!((none.ios, none.events), (100, 0.0));
+    }
+
+    #[test]
+    fn a_sample_is_refused() {
+        let of = |lines: &[&str]| Sample::of(&outcome(lines), Workload::Read4k, State::On);
+        let window = "@result window=read4k ticks=9 idle=0 written=0 occupied=0 ios=100";
+        let idle = window.replace("idle=0", "idle=1");
+        let ios = "@result traced_ios=100";
+        assert!(of(&[window, ios, TRACER]).is_ok());
+        assert!(of(&[&idle, ios, TRACER]).is_err());
+        assert!(of(&[window, TRACER]).is_err());
+        assert!(of(&[window, ios]).is_err());
+        assert!(of(&[ios, TRACER]).is_err());
+        // Fewer traced than the window says it did.
+        assert!(of(&[window, "@result traced_ios=99", TRACER]).is_err());
+        let mut failed = outcome(&[window, ios, TRACER]);
+        failed.exit = 1;
+        assert!(Sample::of(&failed, Workload::Read4k, State::On).is_err());
+    }
+
     #[test]
     fn arms_have_one_length() {
         for workload in [Workload::Read4k, Workload::Mkfs10] {
