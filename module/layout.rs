@@ -104,6 +104,7 @@ check! {
         release => blkrelay_layout_BLKRELAY_AT_file_operations_release,
     }
     bindings::system_time_snapshot {
+        cycles => blkrelay_layout_BLKRELAY_AT_system_time_snapshot_cycles,
         systime => blkrelay_layout_BLKRELAY_AT_system_time_snapshot_systime,
         monoraw => blkrelay_layout_BLKRELAY_AT_system_time_snapshot_monoraw,
         cs_id => blkrelay_layout_BLKRELAY_AT_system_time_snapshot_cs_id,

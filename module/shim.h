@@ -128,6 +128,7 @@ enum blkrelay_layout {
 	BLKRELAY_AT_file_operations_poll = FIELD_AT(file_operations, poll),
 	BLKRELAY_AT_file_operations_open = FIELD_AT(file_operations, open),
 	BLKRELAY_AT_file_operations_release = FIELD_AT(file_operations, release),
+	BLKRELAY_AT_system_time_snapshot_cycles = FIELD_AT(system_time_snapshot, cycles),
 	BLKRELAY_AT_system_time_snapshot_systime = FIELD_AT(system_time_snapshot, systime),
 	BLKRELAY_AT_system_time_snapshot_monoraw = FIELD_AT(system_time_snapshot, monoraw),
 	BLKRELAY_AT_system_time_snapshot_cs_id = FIELD_AT(system_time_snapshot, cs_id),
