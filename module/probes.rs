@@ -29,9 +29,7 @@ use kernel::{
         request,
         request_queue, //
     },
-    ffi::{
-        c_uint, //
-    },
+    ffi::c_uint,
     prelude::*,
 };
 
@@ -105,7 +103,7 @@ impl Events {
     ///
     /// The tracepoint that refused, and its error. No probe is left registered then.
     pub(crate) fn register(&self) -> Result<Probes, (&'static CStr, Error)> {
-        let mut probes = Probes::with_capacity(ROWS.len()).map_err(|e| (c"", e))?;
+        let mut probes = Probes::none();
 
         for (row, tracepoint) in ROWS.iter().zip(&self.0) {
             let Some(tracepoint) = *tracepoint else {

@@ -110,9 +110,9 @@ pub(crate) struct Probes(KVec<Probe>);
 unsafe impl Send for Probes {}
 
 impl Probes {
-    /// No probes, with room for `count` of them.
-    pub(crate) fn with_capacity(count: usize) -> Result<Self> {
-        Ok(Self(KVec::with_capacity(count, GFP_KERNEL)?))
+    /// No probes.
+    pub(crate) fn none() -> Self {
+        Self(KVec::new())
     }
 
     /// Registers `function` with `tracepoint`.
