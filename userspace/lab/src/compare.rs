@@ -204,9 +204,13 @@ pub fn blktrace_stories(dir: &Path) -> Result<BTreeMap<Dev, Stories>> {
     let mut all: BTreeMap<Dev, Stories> = BTreeMap::new();
     for entry in std::fs::read_dir(dir).with_context(|| dir.display().to_string())? {
         let path = entry?.path();
-        if !path.to_string_lossy().contains(".blktrace.") {
+        let name = path.to_string_lossy();
+        let Some(file_cpu) = name
+            .rsplit_once(".blktrace.")
+            .and_then(|(_, cpu)| cpu.parse::<u32>().ok())
+        else {
             continue;
-        }
+        };
         let data = std::fs::read(&path).with_context(|| path.display().to_string())?;
         let mut last = 0;
         for e in blktrace::Reader::new(&data) {
@@ -221,9 +225,16 @@ pub fn blktrace_stories(dir: &Path) -> Result<BTreeMap<Dev, Stories>> {
                 e.sequence
             );
             last = e.sequence;
-            if let Some((cpu, seen)) = of_blktrace(&e) {
+            ensure!(
+                e.cpu == file_cpu,
+                "{}: event {} is of CPU {}",
+                path.display(),
+                e.sequence,
+                e.cpu
+            );
+            if let Some(seen) = of_blktrace(&e) {
                 let stories = all.entry(seen.dev).or_default();
-                stories.entry(cpu).or_default().push(seen);
+                stories.entry(file_cpu).or_default().push(seen);
             }
         }
     }
@@ -237,7 +248,7 @@ fn dev(number: u32) -> Dev {
     }
 }
 
-fn of_blktrace(e: &blktrace::Event) -> Option<(u32, Seen)> {
+fn of_blktrace(e: &blktrace::Event) -> Option<Seen> {
     let action = match e.act() {
         act::QUEUE => 'Q',
         act::GETRQ => 'G',
@@ -251,24 +262,21 @@ fn of_blktrace(e: &blktrace::Event) -> Option<(u32, Seen)> {
         act::REMAP => 'A',
         _ => return None,
     };
-    Some((
-        e.cpu,
-        Seen {
-            action,
-            dev: dev(e.device),
-            sector: e.sector,
-            length: e.bytes.into(),
-            flags: format!("{:#x}", e.categories() & KIND),
-            number: match action {
-                'C' => i64::from(e.error as i16),
-                'X' => i64::from(e.number().unwrap_or(0) as u32),
-                _ => 0,
-            },
-            from: e.remap().map(|(from, _, sector)| (dev(from), sector)),
-            // A completion comes in whatever task was interrupted.
-            pid: (action != 'C').then_some(e.pid),
+    Some(Seen {
+        action,
+        dev: dev(e.device),
+        sector: e.sector,
+        length: e.bytes.into(),
+        flags: format!("{:#x}", e.categories() & KIND),
+        number: match action {
+            'C' => i64::from(e.error as i16),
+            'X' => i64::from(e.number().unwrap_or(0) as u32),
+            _ => 0,
         },
-    ))
+        from: e.remap().map(|(from, _, sector)| (dev(from), sector)),
+        // A completion comes in whatever task was interrupted.
+        pid: (action != 'C').then_some(e.pid),
+    })
 }
 
 /// The block events in copies of ftrace's per-CPU `trace` files, named `cpuN`. `disks` gives the disk of a
