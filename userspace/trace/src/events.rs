@@ -7,11 +7,11 @@ use crate::merge::{Merge, Stream};
 use crate::op::Opf;
 use crate::source::{CpuStream, Source};
 use blkrelay_format::{c_bytes, Action, Device, Slot, Slots, Task};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 
 /// A traced device, as the module named it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceInfo {
     /// The request queue's id.
     pub queue: u16,
@@ -72,10 +72,10 @@ struct Cursor<'a> {
     latest: Option<u64>,
     tasks: FxHashMap<u32, (Comm, u32)>,
     task: (u32, Comm, u32),
-    devices: Vec<(u16, Option<Dev>)>,
+    devices: FxHashMap<u16, Option<Dev>>,
     device: Option<(u16, Option<Dev>)>,
-    /// Devices met for the first time; the merge collects them.
-    news: Vec<DeviceInfo>,
+    /// All devices met; the merge collects them.
+    news: FxHashSet<DeviceInfo>,
     /// Items that come before those still in the slots.
     ready: VecDeque<Item>,
     /// First anchor and last instant known of the whole trace, where a gap has no better bounds.
@@ -96,9 +96,9 @@ impl<'a> Cursor<'a> {
             latest: None,
             tasks: FxHashMap::default(),
             task: (u32::MAX, Comm::default(), 0),
-            devices: Vec::new(),
+            devices: FxHashMap::default(),
             device: None,
-            news: Vec::new(),
+            news: FxHashSet::default(),
             ready: VecDeque::with_capacity(4),
             bounds,
             ended: false,
@@ -199,13 +199,9 @@ impl<'a> Cursor<'a> {
     #[cold]
     fn learn_device(&mut self, device: &Device) {
         let info = DeviceInfo::new(device);
-        let entry = (info.queue, info.dev);
-        self.devices.retain(|known| known.0 != entry.0);
-        self.devices.push(entry);
+        self.devices.insert(info.queue, info.dev);
         self.device = None;
-        if !self.news.contains(&info) {
-            self.news.push(info);
-        }
+        self.news.insert(info);
     }
 
     #[inline]
@@ -215,8 +211,9 @@ impl<'a> Cursor<'a> {
                 return dev;
             }
         }
-        self.device = self.devices.iter().find(|known| known.0 == queue).copied();
-        self.device?.1
+        let dev = *self.devices.get(&queue)?;
+        self.device = Some((queue, dev));
+        dev
     }
 
     #[inline]
@@ -335,15 +332,14 @@ impl<'a> Events<'a> {
 
     /// The devices named so far, each once. Complete when the events have been read to their end.
     pub fn devices(&self) -> Vec<DeviceInfo> {
-        let mut devices: Vec<DeviceInfo> = Vec::new();
-        for cursor in self.merge.streams() {
-            for device in &cursor.news {
-                if !devices.contains(device) {
-                    devices.push(device.clone());
-                }
-            }
-        }
-        devices.sort_by_key(|device| (device.dev, device.diskseq, device.queue));
+        let cursors = self.merge.streams().iter();
+        let devices: FxHashSet<&DeviceInfo> = cursors.flat_map(|cursor| &cursor.news).collect();
+        let mut devices: Vec<DeviceInfo> = devices.into_iter().cloned().collect();
+        // By all that tells two apart, so that the order is always the same.
+        devices.sort_by(|a, b| {
+            let key = |d: &DeviceInfo| (d.dev, d.diskseq, d.queue, d.sectors, d.hw_queues);
+            key(a).cmp(&key(b)).then_with(|| a.name.cmp(&b.name))
+        });
         devices
     }
 }

@@ -9,7 +9,8 @@
 //! A flush sequence (`block/blk-flush.c`) completes its data first and the request itself at the very end,
 //! by a C of no bytes: until that came, or cannot come any more, such an I/O is kept.
 //!
-//! State is bounded by what is outstanding: by tags, and by bios, whose addresses are used again.
+//! State is bounded by what is outstanding: by tags, and by bios, whose addresses are used again. What does
+//! not end at all makes way: see [`CROWD`].
 
 use crate::event::{Comm, Dev, Event, Gap, Item};
 use crate::op::Opf;
@@ -146,6 +147,10 @@ struct Part {
     write: bool,
 }
 
+/// As many parts may begin at one place, or have no place. A device's tags allow for fewer: what is more
+/// has been lost sight of, and each completion would have to look at all of it.
+const CROWD: usize = 4096;
+
 /// Where parts without data are found.
 const NO_DATA: u64 = u64::MAX;
 
@@ -274,6 +279,14 @@ impl Tracker {
     }
 
     fn add_part(&mut self, part: Part) {
+        let here = self.at.get(&(part.queue, part.cursor));
+        let oldest = here.filter(|here| here.len() >= CROWD);
+        if let Some(io) = oldest.map(|here| self.parts[here[0]].io) {
+            if io != part.io {
+                let io = self.remove_io(io);
+                self.never_completed(io.span.queue_ns);
+            }
+        }
         let index = self.parts.insert(part);
         self.at
             .entry((part.queue, part.cursor))

@@ -369,6 +369,17 @@ fn a_volume_splits_off_the_front() {
     assert_eq!((counts.no_queue, counts.queued_at_end), (0, 0));
 }
 
+/// The oldest makes way, where no completion is ever seen: of so many I/Os the last 4096 are kept.
+#[test]
+fn a_crowd_at_one_sector_is_bounded() {
+    let records: Vec<_> = (0..5000)
+        .map(|bio| event(Queue, 100 + u64::from(bio), 8, 4096, WRITE, bio))
+        .collect();
+    let (_, ios, counts) = track(&records);
+    assert_eq!(ios, []);
+    assert_eq!((counts.no_completion, counts.queued_at_end), (904, 4096));
+}
+
 /// What a volume passes on to its disk is the disk's I/O, not one more of the process.
 #[test]
 fn an_io_of_a_stacked_device_is_its_process_once() {
