@@ -60,20 +60,24 @@ pub struct Capture {
     subbuf_size: usize,
 }
 
-fn timer() -> io::Result<OwnedFd> {
-    let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-    Ok(rustix::time::timerfd_create(
-        TimerfdClockId::Monotonic,
-        flags,
-    )?)
+/// Says which system call failed: a kernel may be built without it.
+fn named<T>(call: &str, result: Result<T, impl Into<io::Error>>) -> Result<T, Failure> {
+    result.map_err(|error| format!("{call}: {}", error.into()).into())
 }
 
-fn arm(timer: &OwnedFd, first: Timespec, every: Timespec) -> io::Result<()> {
+fn timer() -> Result<OwnedFd, Failure> {
+    let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+    let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags);
+    named("timerfd_create", timer)
+}
+
+fn arm(timer: &OwnedFd, first: Timespec, every: Timespec) -> Result<(), Failure> {
     let when = Itimerspec {
         it_interval: every,
         it_value: first,
     };
-    rustix::time::timerfd_settime(timer, TimerfdTimerFlags::empty(), &when)?;
+    let armed = rustix::time::timerfd_settime(timer, TimerfdTimerFlags::empty(), &when);
+    named("timerfd_settime", armed)?;
     Ok(())
 }
 
@@ -85,12 +89,16 @@ impl Capture {
     ///
     /// If `control` cannot be opened, or the system is short of something.
     pub fn new(module: &Module, duration: Option<Duration>) -> Result<Capture, Failure> {
-        let (signals, signals_in) =
-            rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let pipe = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK);
+        let (signals, signals_in) = named("pipe", pipe)?;
         for signal in [SIGINT, SIGTERM] {
-            signal_hook::low_level::pipe::register(signal, signals_in.try_clone()?)?;
+            let end = named("dup", signals_in.try_clone())?;
+            named(
+                "sigaction",
+                signal_hook::low_level::pipe::register(signal, end),
+            )?;
         }
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let epoll = named("epoll_create", epoll::create(epoll::CreateFlags::CLOEXEC))?;
         let tick = timer()?;
         let deadline = duration
             .map(|duration| {
@@ -102,7 +110,7 @@ impl Capture {
                 };
                 let never = Timespec::default();
                 arm(&timer, when, never)?;
-                io::Result::Ok(timer)
+                Ok::<_, Failure>(timer)
             })
             .transpose()?;
         let capture = Capture {
@@ -126,9 +134,12 @@ impl Capture {
         Ok(capture)
     }
 
-    fn add(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
-        epoll::add(&self.epoll, fd, EventData::new_u64(token), EventFlags::IN)?;
-        Ok(())
+    fn add(&self, fd: impl AsFd, token: u64) -> Result<(), Failure> {
+        let data = EventData::new_u64(token);
+        named(
+            "epoll_ctl",
+            epoll::add(&self.epoll, fd, data, EventFlags::IN),
+        )
     }
 
     /// The module's control file.
@@ -174,7 +185,7 @@ impl Capture {
     ///
     /// Those of the system.
     pub fn watch(&self, command: &Running) -> Result<(), Failure> {
-        Ok(self.add(command, COMMAND)?)
+        self.add(command, COMMAND)
     }
 
     /// Records until something says that it is enough.
@@ -194,12 +205,13 @@ impl Capture {
             let ready = match epoll::wait(&self.epoll, &mut events, None) {
                 Ok(ready) => ready,
                 Err(Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
+                Err(error) => return named("epoll_wait", Err(error)),
             };
             let mut end = None;
             for event in &events[..ready] {
                 match event.data.u64() {
                     TICK => {
+                        // It only has to be read: one flush makes up for ticks that were missed.
                         let mut count = [0; 8];
                         let _ = rustix::io::read(&self.tick, &mut count);
                         if !self.control.flush() && !self.control.running() {
@@ -234,7 +246,7 @@ impl Capture {
         match rustix::io::read(&data.file, &mut self.buffer[self.filled..]) {
             Ok(0) => {
                 data.drained = true;
-                epoll::delete(&self.epoll, &data.file)?;
+                named("epoll_ctl", epoll::delete(&self.epoll, &data.file))?;
             }
             Ok(bytes) => self.filled += bytes,
             Err(Errno::AGAIN | Errno::INTR) => {}
