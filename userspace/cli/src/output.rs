@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The standard output.
+//! The standard output, and how numbers stand in it.
 
 use std::error::Error;
 use std::io::{self, BufWriter, StdoutLock};
@@ -27,4 +27,29 @@ pub fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
 pub fn count(number: u64, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
+}
+
+/// Bytes in a unit that keeps the number at five digits or fewer, rounded down.
+pub fn size(bytes: u64) -> String {
+    match bytes {
+        0..10_240 => format!("{bytes} B"),
+        10_240..10_485_760 => format!("{} KiB", bytes >> 10),
+        10_485_760..10_737_418_240 => format!("{} MiB", bytes >> 20),
+        _ => format!("{} GiB", bytes >> 30),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_short() {
+        assert_eq!(size(0), "0 B");
+        assert_eq!(size(4096), "4096 B");
+        assert_eq!(size(10_240), "10 KiB");
+        assert_eq!(size(1 << 20), "1024 KiB");
+        assert_eq!(size(123 << 20), "123 MiB");
+        assert_eq!(size(20 << 30), "20 GiB");
+    }
 }

@@ -46,15 +46,6 @@ fn time(ns: u64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-fn size(bytes: u64) -> String {
-    match bytes {
-        0..10_240 => format!("{bytes} B"),
-        10_240..10_485_760 => format!("{} KiB", bytes >> 10),
-        10_485_760..10_737_418_240 => format!("{} MiB", bytes >> 20),
-        _ => format!("{} GiB", bytes >> 30),
-    }
-}
-
 /// `p50 / p99 / max`
 fn latency(latency: Option<&Latency>) -> String {
     match latency.map(Latency::quantiles) {
@@ -91,7 +82,7 @@ fn row(name: String, totals: &Totals) -> [String; 9] {
     [
         name,
         totals.ios.to_string(),
-        size(totals.bytes),
+        output::size(totals.bytes),
         totals.reads.to_string(),
         totals.writes.to_string(),
         totals.flushes.to_string(),
@@ -244,8 +235,5 @@ mod tests {
         assert_eq!(time(12_345_678), "12.3 ms");
         assert_eq!(time(123_456_789), "123 ms");
         assert_eq!(time(61_000_000_000), "61.0 s");
-        assert_eq!(size(4096), "4096 B");
-        assert_eq!(size(1 << 20), "1024 KiB");
-        assert_eq!(size(20 << 30), "20 GiB");
     }
 }
