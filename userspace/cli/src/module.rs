@@ -10,7 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// The version of the text of `status` and the ABI version that this reader knows.
+/// The version of the text of `status` that this reader knows.
 const STATUS_VERSION: &str = "1";
 
 /// Why the module cannot be used.
