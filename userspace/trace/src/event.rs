@@ -73,7 +73,8 @@ pub struct Event {
     pub queue: u16,
     /// The whole disk; `None` if the queue has none or the trace does not name it.
     pub dev: Option<Dev>,
-    /// First sector on the whole disk, 512 bytes each; `None` for passthrough requests.
+    /// First sector on the whole disk, 512 bytes each; `None` for passthrough requests, for the flush
+    /// machinery's own, and for P, U and UT.
     pub sector: Option<u64>,
     /// Bytes of the bio or request; C: completed by this call; U and UT: requests unplugged.
     pub bytes: u32,
@@ -81,7 +82,7 @@ pub struct Event {
     pub opf: Opf,
     /// Request events: hardware queue << 16 | tag. Bio events: bits of the bio's address.
     pub id: u32,
-    /// The current task's thread id. `None` for C, which happens in whatever task was interrupted.
+    /// The current task's thread id. `None` for C, which comes in whatever task was interrupted.
     pub pid: Option<u32>,
     /// The task's process id; 0 if not known.
     pub tgid: u32,
@@ -89,7 +90,8 @@ pub struct Event {
     pub comm: Comm,
     /// C only: `blk_status_t`.
     pub status: u8,
-    /// C only: low 16 bits of the id of the request's first bio, 0 if it has none.
+    /// C only: low 16 bits of the id of the request's first bio, or of the bio that is complete; 0 if
+    /// there is none.
     pub head: u16,
     /// A only: where the bio came from, with the sector there.
     pub from: Option<(Dev, u64)>,
@@ -109,16 +111,11 @@ impl Event {
     /// blktrace's RWBS: what and how, as blkparse makes it from the categories.
     pub fn rwbs(&self) -> Rwbs {
         use blkrelay_format::blktrace::category as tc;
-        let bits = match self.action {
-            // blktrace records these without an operation, which then counts as a read.
-            Action::Plug | Action::Unplug | Action::UnplugSchedule => tc::READ,
-            _ => self.opf.categories(),
+        let (bits, bytes) = match self.action {
+            // blktrace records these without an operation, which then counts as a read, of no bytes.
+            Action::Plug | Action::Unplug | Action::UnplugSchedule => (tc::READ, 0),
+            _ => (self.opf.categories(), self.bytes),
         };
-        let plugs = matches!(
-            self.action,
-            Action::Plug | Action::Unplug | Action::UnplugSchedule
-        );
-        let bytes = if plugs { 0 } else { self.bytes };
         let mut rwbs = Rwbs::default();
         if bits & tc::FLUSH != 0 {
             rwbs.push(b'F');

@@ -15,8 +15,8 @@
 mod clock;
 mod event;
 mod events;
-pub mod merge;
-pub mod op;
+mod merge;
+mod op;
 mod requests;
 mod source;
 mod stats;

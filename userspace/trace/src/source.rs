@@ -300,16 +300,6 @@ impl Source {
         self.streams.iter().map(|stream| stream.cpu)
     }
 
-    /// Bytes of the file.
-    pub fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// Whether the file holds nothing but its magic.
-    pub fn is_empty(&self) -> bool {
-        self.bytes.len() <= FILE_MAGIC.len()
-    }
-
     /// Events and gaps of all CPUs, by time.
     pub fn events(&self) -> Events<'_> {
         Events::new(self)

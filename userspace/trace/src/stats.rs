@@ -34,7 +34,6 @@ impl Default for Latency {
     fn default() -> Latency {
         Latency {
             // Two digits, one memory word a bucket, ten hours: the bounds are constants, and good ones.
-            #[allow(clippy::expect_used)]
             histogram: Histogram::new_with_bounds(1, 36_000_000_000_000, 2)
                 .expect("the bounds are valid"),
             max: 0,
