@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Making sub-buffers: for what turns other traces into ours, and for tests.
+//! Making sub-buffers without the module: what the tests of this and the other crates are fed with.
 
 use crate::record::SLOT;
 use crate::{abi, Clock, Device, From, Header, Record, Task, SUBBUF_MAGIC};

@@ -116,20 +116,6 @@ impl Action {
     pub fn is_completion(self) -> bool {
         matches!(self, Action::Complete | Action::BioComplete)
     }
-
-    /// Whether the record's `id` is a bio's.
-    pub fn is_bio(self) -> bool {
-        matches!(
-            self,
-            Action::Queue
-                | Action::BackMerge
-                | Action::FrontMerge
-                | Action::GetRq
-                | Action::Split
-                | Action::Remap
-                | Action::BioComplete
-        )
-    }
 }
 
 impl Record {
@@ -145,8 +131,8 @@ impl Record {
         Action::from_code(self.code())
     }
 
-    /// First sector on the whole disk, in units of 512 bytes. `None` for passthrough requests and for
-    /// flushes without data.
+    /// First sector on the whole disk, in units of 512 bytes. `None` for passthrough requests, for
+    /// the flush machinery's own, and for P, U and T.
     #[inline]
     pub fn sector(&self) -> Option<u64> {
         let sector = self.place & abi::BLKRELAY_SECTOR_MASK;
