@@ -235,6 +235,10 @@ impl Channel {
     ///
     /// Each CPU does it for itself, because only it may touch its stream; for one that is offline
     /// nobody else can.
+    ///
+    /// # Errors
+    ///
+    /// What `smp_call_function_single()` says. Streams of lower CPUs are flushed then.
     pub(crate) fn flush(&self) -> Result {
         let _cpus = CpusReadLock::new();
 
