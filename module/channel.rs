@@ -135,11 +135,12 @@ unsafe impl Send for Channel {}
 
 impl Channel {
     /// Whether the buffers of the CPUs that are online would take no more than half of the memory.
+    /// Returns their bytes.
     ///
     /// # Errors
     ///
     /// [`OpenError::TooLarge`].
-    pub(crate) fn fits(subbuf_size: u32, subbufs: u32) -> Result<(), OpenError> {
+    pub(crate) fn fits(subbuf_size: u32, subbufs: u32) -> Result<u64, OpenError> {
         // SAFETY: Plain reads.
         let (cpus, ram) = unsafe { (abi::blkrelay_online_cpus(), abi::blkrelay_ram_bytes()) };
         let needed = u64::from(subbuf_size)
@@ -149,7 +150,7 @@ impl Channel {
         if needed > ram / 2 {
             return Err(OpenError::TooLarge { needed, ram });
         }
-        Ok(())
+        Ok(needed)
     }
 
     /// Opens a channel with empty buffers for all CPUs that are online. Later ones follow by
@@ -178,7 +179,14 @@ impl Channel {
         // or go.
         let _cpus = CpusReadLock::new();
 
-        Self::fits(config.subbuf_size, config.subbufs)?;
+        let needed = Self::fits(config.subbuf_size, config.subbufs)?;
+
+        // relay's own allocations would have processes killed before they failed. Only now: until
+        // here the last trace may have had that memory.
+        // SAFETY: Reads counters.
+        if needed > unsafe { abi::blkrelay_available_bytes() } {
+            return Err(OpenError::NoMemory);
+        }
 
         // SAFETY: The name is a string, `dir` a directory, and the callbacks live as long as the
         // module, whose exit closes the channel.

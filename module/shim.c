@@ -285,6 +285,12 @@ u64 blkrelay_ram_bytes(void)
 	return (u64)totalram_pages() << PAGE_SHIFT;
 }
 
+/* What can be had without swapping, and without killing anyone. */
+u64 blkrelay_available_bytes(void)
+{
+	return (u64)si_mem_available() << PAGE_SHIFT;
+}
+
 /* ---- Devices --------------------------------------------------------------------------------- */
 
 /*

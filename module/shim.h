@@ -185,6 +185,7 @@ bool blkrelay_cpu_possible(unsigned int cpu);
 bool blkrelay_cpu_online(unsigned int cpu);
 unsigned int blkrelay_online_cpus(void);
 u64 blkrelay_ram_bytes(void);
+u64 blkrelay_available_bytes(void);
 int blkrelay_queue_id(unsigned int major, unsigned int minor);
 
 void blkrelay_readers_init(void);
