@@ -30,6 +30,17 @@ pub struct Submitter {
     pub comm: Comm,
 }
 
+impl Submitter {
+    /// Of a Q.
+    pub(crate) fn of(event: &Event) -> Submitter {
+        Submitter {
+            pid: event.pid.unwrap_or(0),
+            tgid: event.tgid,
+            comm: event.comm,
+        }
+    }
+}
+
 /// A request from its issue to its last completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestSpan {
@@ -360,11 +371,7 @@ impl Tracker {
             span: IoSpan {
                 queue: event.queue,
                 dev: event.dev,
-                submitter: Submitter {
-                    pid: event.pid.unwrap_or(0),
-                    tgid: event.tgid,
-                    comm: event.comm,
-                },
+                submitter: Submitter::of(event),
                 queue_ns: event.ns,
                 issue_ns: None,
                 data_ns: event.ns,
@@ -618,16 +625,24 @@ impl Tracker {
         }
     }
 
-    fn io_done(&mut self, index: usize, ns: u64, bio: u32) {
+    /// Takes out an I/O whose data is complete; nothing if its join was ambiguous.
+    fn take_io(&mut self, index: usize, ns: u64) -> Option<IoSpan> {
         let io = self.remove_io(index);
         if io.ambiguous {
-            return;
+            return None;
         }
         let mut span = io.span;
         span.data_ns = ns;
         span.complete_ns = ns;
         span.cut = self.cut_since(span.queue_ns);
         self.counts.cut_by_gap += u64::from(span.cut);
+        Some(span)
+    }
+
+    fn io_done(&mut self, index: usize, ns: u64, bio: u32) {
+        let Some(span) = self.take_io(index, ns) else {
+            return;
+        };
         if span.opf.is_durable() && span.bytes > 0 {
             let key = (span.queue, bio as u16);
             self.ending.entry(key).or_default().push((bio, span));
@@ -648,15 +663,7 @@ impl Tracker {
             self.remove_part(part);
             return;
         }
-        let io = self.remove_io(index);
-        if io.ambiguous {
-            return;
-        }
-        let mut span = io.span;
-        span.data_ns = event.ns;
-        span.complete_ns = event.ns;
-        span.cut = self.cut_since(span.queue_ns);
-        self.counts.cut_by_gap += u64::from(span.cut);
-        self.found.push(Span::Io(span));
+        let span = self.take_io(index, event.ns);
+        self.found.extend(span.map(Span::Io));
     }
 }

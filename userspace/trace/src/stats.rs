@@ -232,12 +232,7 @@ impl Stats {
                         let device = devices.entry((event.dev, event.queue)).or_default();
                         device.queued(event.bytes, kind);
                         if !tracker.is_arriving(event) {
-                            let submitter = Submitter {
-                                pid: event.pid.unwrap_or(0),
-                                tgid: event.tgid,
-                                comm: event.comm,
-                            };
-                            let process = processes.entry(submitter).or_default();
+                            let process = processes.entry(Submitter::of(event)).or_default();
                             process.queued(event.bytes, kind);
                         }
                     }
