@@ -3,6 +3,11 @@
 
 use thiserror::Error;
 
+/// Text that stands in a file, for a terminal: what could steer that comes out as `?`.
+pub fn printable(text: &str) -> String {
+    text.replace(char::is_control, "?")
+}
+
 /// Why bytes are not (the rest of) a trace. Offsets are bytes from the start of what was parsed: of the
 /// file for chunks, of the sub-buffer for records.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

@@ -36,7 +36,7 @@ mod subbuf;
 mod writer;
 
 pub use builder::SubbufBuilder;
-pub use error::Error;
+pub use error::{printable, Error};
 pub use file::{
     check_magic, chunk_len, read_index, read_meta, Chunk, ChunkHead, ChunkType, Chunks, IndexEntry,
     CHUNK_HEAD, FILE_MAGIC,

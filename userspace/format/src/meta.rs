@@ -4,6 +4,7 @@
 //! Keys that this reader does not know are ignored, and a key that an older file lacks has a default, so
 //! both can grow under one format version.
 
+use crate::error::printable;
 use crate::{abi, Error};
 use serde::{Deserialize, Serialize};
 
@@ -158,7 +159,7 @@ impl Meta {
         }
         let bad = |error: serde_json::Error| Error::BadJson {
             what: "META",
-            why: error.to_string(),
+            why: printable(&error.to_string()),
         };
         let Version { format } = serde_json::from_slice(bytes).map_err(bad)?;
         if format > FORMAT_VERSION {
@@ -180,7 +181,7 @@ impl Trailer {
     pub fn parse(bytes: &[u8]) -> Result<Trailer, Error> {
         serde_json::from_slice(bytes).map_err(|error| Error::BadJson {
             what: "TRAILER",
-            why: error.to_string(),
+            why: printable(&error.to_string()),
         })
     }
 }

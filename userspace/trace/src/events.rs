@@ -6,7 +6,7 @@ use crate::event::{Comm, Dev, Event, Gap, GapKind, Item};
 use crate::merge::{Merge, Stream};
 use crate::op::Opf;
 use crate::source::{CpuStream, Source};
-use blkrelay_format::{c_bytes, Action, Device, Slot, Slots, Task};
+use blkrelay_format::{c_bytes, printable, Action, Device, Slot, Slots, Task};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 
@@ -29,7 +29,7 @@ pub struct DeviceInfo {
 
 impl DeviceInfo {
     fn new(device: &Device) -> DeviceInfo {
-        let name = String::from_utf8_lossy(c_bytes(&device.name)).into_owned();
+        let name = printable(&String::from_utf8_lossy(c_bytes(&device.name)));
         DeviceInfo {
             queue: device.queue as u16,
             dev: (!name.is_empty()).then_some(Dev {

@@ -4,7 +4,8 @@
 
 use crate::source::Source;
 use blkrelay_format::{
-    read_index, Action, Chunk, ChunkType, Chunks, Error, Header, IndexEntry, Slot, Subbuf, Trailer,
+    printable, read_index, Action, Chunk, ChunkType, Chunks, Error, Header, IndexEntry, Slot,
+    Subbuf, Trailer,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -82,7 +83,7 @@ impl Verifier {
     fn find(&mut self, offset: impl Into<Option<u64>>, text: impl fmt::Display) {
         self.verdict.findings.push(Finding {
             offset: offset.into(),
-            text: text.to_string(),
+            text: printable(&text.to_string()),
         });
     }
 

@@ -6,7 +6,9 @@
 
 mod common;
 
-use blkrelay_format::{Action, ChunkType, CpuCounters, From, Trailer};
+use blkrelay_format::{
+    Action, ChunkType, Clock, CpuCounters, Device, End, From, SubbufBuilder, Trailer,
+};
 use blkrelay_trace::{Item, Source, Stats};
 use common::*;
 use proptest::prelude::*;
@@ -62,6 +64,34 @@ fn damage() -> impl Strategy<Value = (usize, usize, u64, u64)> {
     // Heads are 16 words of some 80; they get half of the damage.
     let word = prop_oneof![0usize..16, 16usize..90];
     (0usize..6, word, value, mask)
+}
+
+#[test]
+fn text_does_not_steer_the_terminal() {
+    let mut cpu = SubbufBuilder::new(ID, 0, Clock::Tsc, 1_000_000);
+    cpu.device(Device::new(1, 8, 0, "s\x1b[2Jda"));
+    cpu.event(event(Action::Queue, 5, 0, 4096, READ, 1));
+    let mut writer = begin(&[cpu.finish()]);
+    writer
+        .chunk(ChunkType::Trailer, 0, br#"{"end":"\u001b[2J"}"#)
+        .unwrap();
+    let trailer = Trailer {
+        end: End::Error("a\nb\x07".to_owned()),
+        ..Trailer::default()
+    };
+    let source = open(writer.finish(&trailer).unwrap());
+    assert_eq!(Stats::of(&source).devices[0].name, "s?[2Jda");
+    let findings = source.verify().findings;
+    let all: Vec<String> = findings.iter().map(ToString::to_string).collect();
+    assert!(
+        all.iter().any(|text| text.ends_with("error: a?b?")),
+        "{all:?}"
+    );
+    let problems = source.problems().iter().map(ToString::to_string);
+    assert!(all
+        .into_iter()
+        .chain(problems)
+        .all(|text| !text.contains(char::is_control)));
 }
 
 fn read(file: Vec<u8>) {
