@@ -147,9 +147,15 @@ fn print(out: &mut impl Write, source: &Source, stats: &Stats) -> io::Result<()>
     }
     writeln!(out)?;
     let counts = stats.counts;
+    // Where events are lost, a beginning or an end that is not there may be one of them.
+    let or = if stats.lost.gaps + stats.missing.gaps > 0 {
+        " or in a loss"
+    } else {
+        ""
+    };
     writeln!(
         out,
-        "left out of the latencies: {} ambiguous, {} across a loss, {} begun before the trace, {} unfinished at its end, {} without a completion",
+        "left out of the latencies: {} ambiguous, {} across a loss, {} begun before the trace{or}, {} unfinished at its end{or}, {} without a completion",
         counts.ambiguous,
         counts.cut_by_gap,
         counts.no_issue.max(counts.no_queue),

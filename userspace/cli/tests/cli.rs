@@ -202,7 +202,8 @@ fn losses_are_said_and_change_the_status() {
     blkrelay(&["report", path])
         .assert()
         .code(1)
-        .stdout(contains("lost: 7 events in 1 gap"));
+        .stdout(contains("lost: 7 events in 1 gap"))
+        .stdout(contains("begun before the trace or in a loss, "));
     blkrelay(&["verify", path])
         .assert()
         .code(1)
