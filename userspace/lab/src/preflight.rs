@@ -25,6 +25,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),
     ("mkfs.ext3", "e2fsprogs"),
+    ("dmsetup", "dmsetup"),
     ("blktrace", "blktrace"),
     ("blkparse", "blktrace"),
 ];
