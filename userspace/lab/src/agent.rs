@@ -411,11 +411,15 @@ fn submit(
             Op::Write => opcode::Write::new(fd, data, len).offset(*at).build(),
         };
         // SAFETY: the buffer holds at least `len` bytes and the file is open until the completion has
-        // been waited for below; nothing touches the buffers meanwhile. (If waiting fails, the program
-        // ends with an error, and the kernel finishes the I/O before it frees the memory.)
+        // been waited for below; nothing touches the buffers meanwhile, and where waiting fails they are
+        // not given back.
         unsafe { ring.submission().push(&entry) }.context("io_uring is full")?;
     }
-    ring.submit_and_wait(at.len())?;
+    if let Err(e) = ring.submit_and_wait(at.len()) {
+        // The kernel may still use the buffers, so they must outlive this: only the end of the process does.
+        eprintln!("io_uring: waiting for {} I/Os: {e}", at.len());
+        std::process::exit(1);
+    }
     for _ in at {
         let done = ring
             .completion()

@@ -152,7 +152,7 @@ pub fn run_with(spec: &Spec, on_line: &mut dyn FnMut(&str)) -> Result<Outcome> {
     check(spec)?;
     fs::create_dir_all(&spec.dir).with_context(|| spec.dir.display().to_string())?;
     let console = spec.dir.join("console.log");
-    let out = spec.dir.join("out");
+    let out = spec.dir.join("guest-out");
     remove(&console)?;
     if out.exists() {
         fs::remove_dir_all(&out).with_context(|| out.display().to_string())?;

@@ -4,12 +4,12 @@
 use crate::cache::Cache;
 use crate::kernel::{self, Flavor};
 use crate::tools::{self, Toolchain};
-use crate::{preflight, progress};
+use crate::{preflight, process, progress};
 use anyhow::{bail, Context, Result};
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 /// The checkout that this program was built from.
 ///
@@ -71,7 +71,41 @@ pub fn build(kdir: &Path, flavor: Option<Flavor>, clippy: bool) -> Result<PathBu
     if !module.is_file() {
         bail!("{}: the build left no blkrelay.ko", log.display());
     }
+    if flavor.is_some() && !clippy {
+        cannot_panic(&module)?;
+    }
     Ok(module)
+}
+
+/// Refuses a module that can reach core's panics: in a probe that is a dead machine. Only for the lab's own
+/// kernels: with `CONFIG_RUST_OVERFLOW_CHECKS`, as distributions have it, code of the kernel crate that is
+/// inlined into the control path refers to them.
+fn cannot_panic(module: &Path) -> Result<()> {
+    let symbols = process::output(Command::new("nm").arg("--undefined-only").arg(module))?;
+    let panics: Vec<&str> = symbols
+        .split_whitespace()
+        .filter(|symbol| is_panic(symbol))
+        .collect();
+    if !panics.is_empty() {
+        bail!(
+            "{}: refers to {}: take the code that can panic out of the module",
+            module.display(),
+            panics.join(", ")
+        );
+    }
+    Ok(())
+}
+
+/// Whether a mangled symbol is one of core's ways to panic.
+fn is_panic(symbol: &str) -> bool {
+    [
+        "panicking",
+        "unwrap_failed",
+        "expect_failed",
+        "begin_unwind",
+    ]
+    .iter()
+    .any(|name| symbol.contains(name))
 }
 
 /// Objects of another tree or compiler with the same release name must not be linked in: make compares
@@ -135,4 +169,27 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     progress::say("module built");
     println!("{}", module.display());
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_panic;
+
+    #[test]
+    fn panics_are_told_from_other_symbols() {
+        for panic in [
+            "_RNvNtCs2lKf6AS60Zg_4core9panicking18panic_bounds_check",
+            "_RNvNtNtCs2lKf6AS60Zg_4core9panicking11panic_const24panic_const_add_overflow",
+            "_RNvNtCs2lKf6AS60Zg_4core6result13unwrap_failed",
+        ] {
+            assert!(is_panic(panic), "{panic}");
+        }
+        for other in [
+            "relay_open",
+            "__stack_chk_fail",
+            "_RNvXs_NtCs_6kernel5error",
+        ] {
+            assert!(!is_panic(other), "{other}");
+        }
+    }
 }
