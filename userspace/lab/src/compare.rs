@@ -731,9 +731,10 @@ mod tests {
             assert!(one(&long(bad), &good).is_err(), "{bad}");
         }
         // The same events on a CPU, but far from where they belong.
-        let t = long("Q1 G1 D1 C1");
-        let moved = format!("C1 {}", long("Q1 G1 D1"));
-        assert!(one(&t, &moved).is_err());
+        let calm: Vec<String> = (2000..=2000 + BETWEEN).map(|n| format!("Q{n}")).collect();
+        let calm = calm.join(" ");
+        let far = one(&format!("{calm} C1 Q1"), &format!("C1 {calm} Q1"));
+        assert!(far.is_err());
     }
 
     #[test]
