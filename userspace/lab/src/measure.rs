@@ -683,7 +683,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 pub fn report(summary: &Summary) -> String {
     let mut text = summary::table(&summary.rows);
     text += "\n\n'none', 'with it' and 'added' are guest instructions for each I/O (each event), not time; \
-             95 % intervals\nover boots, each perturbed; 'boots' are different outcomes among all.";
+             95 % intervals\nover boots, each perturbed.";
     for r in &summary.rows {
         if let Some(median) = r.per_io_median.filter(|_| r.state == State::Off.name()) {
             text += &format!(
