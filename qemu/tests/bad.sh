@@ -57,6 +57,7 @@ refused 2 'there.blkr.*--force' $BLKRELAY record -d /dev/one -o /tmp/there.blkr
 [ "$(cat /tmp/there.blkr)" = mine ] || fail "an existing file was written to"
 refused 2 '/tmp/nowhere' $BLKRELAY record -d /dev/one -o /tmp/nowhere/x.blkr
 refused 2 '/tmp' $BLKRELAY record -d /dev/one -o /tmp --force
+refused 2 'block device' $BLKRELAY record -d /dev/one -o /dev/one --force
 
 # Buffers.
 for size in 0 2048 5000 134217728 18446744073709551616 -1; do
@@ -75,16 +76,20 @@ denied 'foo' 'start devices=all foo'
 denied 'devices' 'start'
 denied 'devices' 'start devices=all devices=all'
 denied 'devices|number|MAJ' 'start devices=1:x'
-denied '' 'start devices=250:99'
+denied '250:99' 'start devices=250:99'
 denied 'power of two' 'start devices=all subbuf_size=5000'
 denied 'subbufs' 'start devices=all subbufs=1'
-denied '' 'stop'
-denied '' 'flush'
-denied '' "$(head -c 5000 /dev/zero | tr '\0' x)"
+denied 'stop: no trace is running' 'stop'
+denied 'flush: no trace is running' 'flush'
+# In one write: printf would cut it into pieces.
+head -c 5000 /dev/zero | tr '\0' x >/tmp/long
+dd if=/tmp/long of=$DIR/control bs=5000 2>/dev/null && fail "control took 5000 bytes"
+status error | grep -q 'too long' || fail "5000 bytes: error=$(status error)"
+checks=$((checks + 1))
 
 # A second one, and unloading under the first.
 echo 'start devices=all' >$DIR/control || fail "start"
-denied '' 'start devices=all' running
+denied 'started by pid' 'start devices=all' running
 echo stop >$DIR/control || fail "stop"
 record_start /tmp/one.blkr -d /dev/one
 refused 2 'running|busy|records' $record -d /dev/one
@@ -106,7 +111,7 @@ checks=$((checks + 2))
 # A killed reader leaves no probes behind: what is recorded stands still.
 record_start /tmp/killed.blkr -d /dev/one
 blkrelay-guest io --dev /dev/one --direct --count 100
-sleep 0.5
+wait_for 'grep -q "consumed=[1-9]" $DIR/status'
 kill -KILL "$RECORD"
 wait "$RECORD"
 wait_for '[ "$(status state)" != running ]'

@@ -78,7 +78,7 @@ umount /mnt
 sync
 
 # Nothing may be under way when the tracers stop one after the other.
-sleep 1
+for dir in /sys/block/*; do quiet "${dir##*/}"; done
 ftrace_stop /tmp/ftrace
 blktrace_stop
 record_stop

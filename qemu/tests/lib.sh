@@ -25,6 +25,13 @@ wait_for() {
 	done
 }
 
+# quiet DISK...: waits until no request of these disks is under way
+quiet() {
+	for disk in "$@"; do
+		wait_for "[ \"\$(tr -s ' ' <'/sys/block/$disk/inflight')\" = ' 0 0' ]"
+	done
+}
+
 # status KEY: the value of KEY= in the status file
 status() {
 	sed -n "s/^$1=//p" $DIR/status
@@ -81,6 +88,7 @@ blktrace_start() {
 	last=$(readlink -f "$device")
 	last=${last##*/}
 	wait_for "[ -e $DEBUGFS/block/$last/trace0 ]"
+	# Set up, not started yet: nothing that can be read tells when it is.
 	sleep 0.3
 }
 

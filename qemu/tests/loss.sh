@@ -32,7 +32,7 @@ taskset 2 blkrelay-guest io --dev /dev/one --direct --count 500
 kill -STOP "$RECORD"
 taskset 1 blkrelay-guest io --dev /dev/two --direct --count 2000
 taskset 2 blkrelay-guest io --dev /dev/two --direct --count 2000
-sleep 1
+quiet one two "${DISK##*/}"
 kill -CONT "$RECORD"
 kill -INT "$RECORD"
 code=0

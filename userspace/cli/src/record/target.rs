@@ -6,7 +6,7 @@ use blkrelay_format::{Meta, Trailer, Writer};
 use blkrelay_trace::Dev;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// The file, opened before the trace is started and still as it was.
@@ -33,7 +33,7 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// If it exists, or cannot be made or written.
+    /// If it exists, is a block device, or cannot be made or written.
     pub fn open(path: &Path, force: bool) -> Result<Target, Failure> {
         let fail = |error: io::Error| format!("{}: {error}", path.display());
         let open = |options: &mut OpenOptions| options.write(true).open(path);
@@ -51,6 +51,10 @@ impl Target {
             Err(error) => return Err(fail(error).into()),
         };
         let data = file.metadata().map_err(fail)?;
+        if data.file_type().is_block_device() {
+            let path = path.display();
+            return Err(format!("{path}: is a block device: name a file to write to").into());
+        }
         Ok(Target {
             path: path.to_owned(),
             file,
