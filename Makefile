@@ -10,6 +10,8 @@ SHELL := /bin/sh
 CARGO ?= /usr/bin/cargo
 RUSTC ?= /usr/bin/rustc
 export CARGO RUSTC
+# A default must not keep the lab from looking for the very compiler that built the tree at KDIR.
+any_rustc := $(if $(filter file,$(origin RUSTC)),env -u RUSTC)
 export PATH := $(if $(findstring /,$(CARGO)),$(abspath $(dir $(CARGO))):)$(PATH)
 
 FLAVOR ?= trace
@@ -44,7 +46,7 @@ kernel: userspace ## the test kernel of FLAVOR, in the cache
 	@$(lab) kernel --flavor $(FLAVOR)
 
 module: userspace ## blkrelay.ko for the kernel tree at KDIR, or for the test kernel of FLAVOR
-	@$(lab) module $(if $(KDIR),--kdir '$(KDIR)',--flavor $(FLAVOR))
+	@$(if $(KDIR),$(any_rustc) $(lab) module --kdir '$(KDIR)',$(lab) module --flavor $(FLAVOR))
 
 userspace: cargo ## the reader and the lab, static binaries in userspace/target
 	@$(cargo) build --release --workspace

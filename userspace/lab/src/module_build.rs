@@ -63,6 +63,9 @@ pub fn build(kdir: &Path, flavor: Option<Flavor>, clippy: bool) -> Result<PathBu
         .arg(format!("M={}", root.display()))
         .arg(format!("MO={}", out.display()))
         .arg("modules");
+    if tree.clang {
+        make.arg("LLVM=1");
+    }
     if clippy {
         make.args(["CLIPPY=1", "KRUSTFLAGS=-Dwarnings", "W=1"]);
     }

@@ -102,6 +102,8 @@ pub struct Tree {
     pub release: String,
     /// A Rust compiler of the very version that built it.
     pub rustc: PathBuf,
+    /// Whether its C compiler is clang.
+    pub clang: bool,
 }
 
 /// Checks a kernel build tree or a distribution's headers directory.
@@ -112,6 +114,9 @@ pub struct Tree {
 /// that built it: says which version is wanted and which are there.
 pub fn check_tree(kdir: &Path) -> Result<Tree> {
     let shown = kdir.display();
+    if !kdir.is_dir() {
+        bail!("{shown}: no such directory");
+    }
     if !kdir.join("Makefile").is_file() {
         bail!("{shown}: no kernel build tree: it has no Makefile");
     }
@@ -146,8 +151,13 @@ pub fn check_tree(kdir: &Path) -> Result<Tree> {
         .with_context(|| format!("{shown}: not built"))?;
     let wanted = value("CONFIG_RUSTC_VERSION_TEXT")
         .with_context(|| format!("{shown}: it does not say which rustc built it"))?;
+    let clang = value("CONFIG_CC_IS_CLANG").as_deref() == Some("y");
+    if clang {
+        find_program("clang", "clang").with_context(|| format!("{shown}: built by clang"))?;
+    }
     Ok(Tree {
         release: release.trim().to_owned(),
+        clang,
         rustc: matching(&wanted, &compilers()).context(shown.to_string())?,
     })
 }
@@ -260,10 +270,13 @@ mod tests {
         let dir = tree(&GOOD.replace("CONFIG_RUST=y\n", ""));
         let text = check_tree(dir.path()).unwrap_err().to_string();
         assert!(text.contains("CONFIG_RUST=y"), "{text}");
-        let text = check_tree(Path::new("/nonexistent"))
-            .unwrap_err()
-            .to_string();
-        assert!(text.contains("no kernel build tree"), "{text}");
+        for (path, why) in [
+            ("/nonexistent", "no such directory"),
+            ("/proc/self", "no kernel build tree"),
+        ] {
+            let text = check_tree(Path::new(path)).unwrap_err().to_string();
+            assert!(text.contains(why), "{text}");
+        }
     }
 
     #[test]
