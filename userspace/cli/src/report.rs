@@ -141,6 +141,10 @@ fn print(out: &mut impl Write, source: &Source, stats: &Stats) -> io::Result<()>
             gaps => format!("{events} in {}", output::count(gaps, "gap")),
         }
     };
+    writeln!(
+        out,
+        "Q2C: I/Os as they were queued. D2C: requests of a device, which may carry several I/Os; issued I/Os of a process."
+    )?;
     write!(out, "lost: {}", losses(stats.lost))?;
     if stats.missing.gaps > 0 {
         write!(out, "; not in the file: {}", losses(stats.missing))?;

@@ -47,7 +47,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let file = trace.to_string_lossy();
     println!("\n== the head of the trace\n");
     print!("{}", reader(&["dump", "-n", &HEAD.to_string(), &file])?);
-    println!("\n== what it holds\n");
+    println!("\n== what it holds (the latencies are those of an emulated guest on this machine)\n");
     print!("{}", reader(&["report", &file])?);
     println!("\n== what tracing costs\n");
     println!("{}", measure::report(&summary));

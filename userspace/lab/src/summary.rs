@@ -137,10 +137,11 @@ impl Summary {
 fn with_interval(e: Estimate, digits: usize) -> String {
     let narrow = !e.exact() && e.high - e.low < 0.2 && digits < 2;
     let digits = if narrow { 2 } else { digits };
+    let exact = e.exact();
     // No "-0.0".
     let half = 0.5 / 10f64.powi(digits as i32);
     let e = e.map(|x| if x.abs() < half { 0.0 } else { x });
-    if e.exact() {
+    if exact {
         return format!("{:+.*}", digits, e.estimate);
     }
     format!(
@@ -247,6 +248,18 @@ mod tests {
                 qemu: "7.2".into(),
             },
         }
+    }
+
+    #[test]
+    fn an_interval_that_rounds_to_zero_is_one_still() {
+        let e = |estimate, low, high| Estimate {
+            estimate,
+            low,
+            high,
+        };
+        let small = e(0.00002, -0.00017, 0.00037);
+        assert_eq!(with_interval(small, 3), "+0.000 [0.000, 0.000]");
+        assert_eq!(with_interval(e(1.5, 1.5, 1.5), 1), "+1.5");
     }
 
     /// The names that readers of the file rely on.
