@@ -5,7 +5,7 @@
 
 use anyhow::{bail, ensure, Context, Result};
 use blkrelay_format::{Appended, CpuCounters, End, Meta, Trailer, Writer, FORMAT_VERSION};
-use blkrelay_trace::{Action, Dev, Item};
+use blkrelay_trace::{Action, Dev, Item, Source};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, ErrorKind, Read, Write};
@@ -149,12 +149,8 @@ pub fn spin(args: &Spin) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
 }
 
-/// Each CPU's events in a trace, and events that are in none of its sub-buffers but counted as lost.
-///
-/// # Errors
-///
-/// When the trace cannot be read or is damaged.
-pub fn totals(trace: &Path) -> Result<BTreeMap<u32, (u64, u64)>> {
+/// Opens a trace and demands that no damage was found in it. A loss is not damage.
+fn open_undamaged(trace: &Path) -> Result<Source> {
     let source = blkrelay_trace::open(trace)?;
     ensure!(
         source.problems().is_empty(),
@@ -162,6 +158,16 @@ pub fn totals(trace: &Path) -> Result<BTreeMap<u32, (u64, u64)>> {
         trace.display(),
         source.problems()
     );
+    Ok(source)
+}
+
+/// Each CPU's events in a trace, and events that are in none of its sub-buffers but counted as lost.
+///
+/// # Errors
+///
+/// When the trace cannot be read or is damaged.
+pub fn totals(trace: &Path) -> Result<BTreeMap<u32, (u64, u64)>> {
+    let source = open_undamaged(trace)?;
     let mut totals: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
     for item in source.events() {
         match item {
@@ -179,13 +185,7 @@ pub fn totals(trace: &Path) -> Result<BTreeMap<u32, (u64, u64)>> {
 ///
 /// Names the first request whose life is not that.
 pub fn once(trace: &Path, devices: &[Dev], count: u64) -> Result<u64> {
-    let source = blkrelay_trace::open(trace)?;
-    ensure!(
-        source.problems().is_empty(),
-        "{}: {:?}",
-        trace.display(),
-        source.problems()
-    );
+    let source = open_undamaged(trace)?;
     let mut next: BTreeMap<(Dev, u64), usize> = BTreeMap::new();
     let life = [
         Action::Queue,
