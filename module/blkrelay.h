@@ -7,8 +7,8 @@
  * cannot drift. All fields have the byte order of the traced machine; a reader tells the order by the
  * magics. Every struct has explicit padding and the same layout for 32- and 64-bit programs.
  *
- * A layout never changes under one BLKRELAY_ABI_VERSION. What may be added without a new version: side
- * records of new codes, chunks of new types, and keys in the text of status and META.
+ * A layout never changes under one BLKRELAY_ABI_VERSION. What may be added without a new version: events and side
+ * records of new codes, chunks of new types, flags, and keys in the text of status and META.
  */
 #ifndef _BLKRELAY_H
 #define _BLKRELAY_H
@@ -36,7 +36,7 @@
 #define BLKRELAY_SECTOR_BITS	48
 #define BLKRELAY_SECTOR_MASK	0x0000ffffffffffffull
 /*
- * "no sector": passthrough requests, the flush machinery's own requests, and P, U and T. An empty bio
+ * "no sector": passthrough requests, the flush machinery's own requests, and P, U, T and W. An empty bio
  * that asks for a flush has sector 0, as it stands in the bio.
  */
 #define BLKRELAY_SECTOR_NONE	BLKRELAY_SECTOR_MASK
@@ -51,13 +51,17 @@
  *	   within one CPU's stream
  * @place: bits 47..0 first sector (512 B) on the whole disk, or BLKRELAY_SECTOR_NONE; bits 63..48 the
  *	   request queue's id (request_queue.id), named by a device record
- * @bytes: bytes of the bio or request as it stood at the event; C: bytes completed by this call;
- *	   U and T: number of requests unplugged; P: 0
- * @opf:   bi_opf or cmd_flags as they are (linux/blk_types.h); P, U, T: 0
- * @id:    I D C R N: hctx << 16 | tag; Q G M F X A and bio C: bio id; P, U, T: 0
- * @who:   action << 24 | pid of the current task; completions, of requests (C) and of bios alike, carry no
- *	   pid, because whoever was interrupted is not the owner: action << 24 | status << 16 | bits 15..0 of
- *	   the head bio's or the bio's own id
+ * @bytes: bytes of the bio or request as it stood at the event; C and ERROR: bytes completed by this call;
+ *	   U and T: number of requests unplugged; W: number of tags in the pool; P: 0; of zone management
+ *	   and zone plugs: bytes of the bio
+ * @opf:   bi_opf or cmd_flags as they are (linux/blk_types.h); P, U, T and the zone plugs: 0;
+ *	   W: BLKRELAY_W_* bits
+ * @id:    of rq events: hctx << 16 | tag; of bio events: bio id; W: hctx << 16; zone plugs: number of the
+ *	   zone; P, U, T: 0
+ * @who:   action << 24 | pid of the current task; completions (C, ERROR, BIO_C) carry no pid, because
+ *	   whoever was interrupted is not the owner: action << 24 | status << 16 | bits 15..0 of the head
+ *	   bio's or the bio's own id. IO_DONE and ZONE_APPEND happen at completion and carry a pid all the
+ *	   same, but that of whoever was interrupted
  *
  * The tag is the scheduler's (internal_tag) where there is one, else the driver's: that one is stable
  * from insert to completion. A flush request borrows the tag of the request that it flushes for.
@@ -90,6 +94,18 @@ struct blkrelay_record {
 #define BLKRELAY_A	13	/* block_bio_remap	bio: where it goes; a from record follows */
 #define BLKRELAY_N	14	/* block_rq_merge	rq: the one that is swallowed */
 #define BLKRELAY_BIO_C	15	/* block_bio_complete	bio: of a bio-based driver (dm, md, brd) */
+#define BLKRELAY_RQ_A	16	/* block_rq_remap	rq: the clone (dm multipath); a from record follows */
+#define BLKRELAY_ERROR	17	/* block_rq_error	rq: follows the C that has the status */
+#define BLKRELAY_W	18	/* block_rq_tag_wait	queue: the task is about to wait for a tag */
+#define BLKRELAY_IO_START 19	/* block_io_start	rq: accounting of the request begins */
+#define BLKRELAY_IO_DONE 20	/* block_io_done	rq: ... and ends */
+#define BLKRELAY_ZONE_MGMT 21	/* blkdev_zone_mgmt	bio: reset, open, close or finish is submitted */
+#define BLKRELAY_ZONE_PLUG 22	/* disk_zone_wplug_add_bio	queue: a write waits for its zone */
+#define BLKRELAY_ZONE_UNPLUG 23	/* blk_zone_wplug_bio	queue: ... and goes on */
+#define BLKRELAY_ZONE_APPEND 24	/* blk_zone_append_update_request_bio	rq: its sector is where it went */
+
+#define BLKRELAY_W_SCHED	1	/* W: scheduler tags, else the driver's */
+#define BLKRELAY_W_RESERVED	2	/* W: reserved tags */
 
 /*
  * ---- Side records ---------------------------------------------------------------------------------
@@ -143,7 +159,7 @@ struct blkrelay_device {
 
 #define BLKRELAY_FROM		0x82
 /**
- * struct blkrelay_from - where the A event just before it came from, one slot
+ * struct blkrelay_from - where the A or RQ_A event just before it came from, one slot
  * @sector: sector on @dev before the remap
  * @dev:    major << 20 | minor, the kernel's dev_t
  */
@@ -154,12 +170,56 @@ struct blkrelay_from {
 	__u32 who;
 };
 
+#define BLKRELAY_DETAIL		0x83
+/**
+ * struct blkrelay_detail - what else the Q event just before it carries, one slot; only with detail=1
+ * @cgroup: id of the cgroup that the I/O is charged to (its directory's inode number), 0: none
+ * @flags:  bi_flags (linux/blk_types.h)
+ * @ioprio: class << 13 | hint << 3 | level (linux/ioprio.h), 0: none
+ * @write_hint: enum rw_hint (linux/rw_hint.h)
+ * @partno: bd_partno of the device that it was submitted to, 0: the whole disk
+ */
+struct blkrelay_detail {
+	__u64 cgroup;
+	__u32 flags;
+	__u16 ioprio;
+	__u8  write_hint;
+	__u8  partno;
+	__u32 reserved[3];
+	__u32 who;
+};
+
+/*
+ * Why a flight recorder was frozen. BLKRELAY_CAUSE_ERROR and _SLOW follow the completion that was the
+ * cause, in the stream of the CPU that it happened on.
+ */
+#define BLKRELAY_CAUSE_CONTROL	1	/* freeze was written to control */
+#define BLKRELAY_CAUSE_ERROR	2	/* a completion with an error; @value: blk_status_t */
+#define BLKRELAY_CAUSE_SLOW	3	/* @value: clock ticks from the last D to C; bio-based: from Q */
+
+#define BLKRELAY_STOP		0x84
+/**
+ * struct blkrelay_stop - the flight recorder has stopped on this CPU, one slot; the last of its stream
+ * @time:    when this CPU stopped, trace's clock: it recorded every event until then
+ * @trigger: when the trigger went off, trace's clock; @time - @trigger is this CPU's lag
+ * @value:   see BLKRELAY_CAUSE_*
+ * @cpu:     bits 15..0: CPU of the trigger; bits 31..16: BLKRELAY_CAUSE_*
+ */
+struct blkrelay_stop {
+	__u64 time;
+	__u64 trigger;
+	__u64 value;
+	__u32 cpu;
+	__u32 who;
+};
+
 /*
  * ---- Sub-buffers ----------------------------------------------------------------------------------
  *
  * What read() on a data file returns: whole finished sub-buffers, each cut to @used bytes. A read buffer
  * must hold subbuf_size bytes, else EINVAL. read() never sleeps: EAGAIN when nothing is finished, 0 when
- * the trace is stopped and all was handed out. poll() tells of both.
+ * the trace is stopped and all was handed out. poll() tells of both. A flight recorder's are finished when
+ * it is frozen, all at once: EAGAIN before, 0 after the last, EAGAIN again once it is armed again.
  */
 #define BLKRELAY_SUBBUF_MAGIC	0x52424b42u	/* "BKBR" in a little-endian file */
 
@@ -167,6 +227,7 @@ struct blkrelay_from {
 #define BLKRELAY_CLOCK_MONO	2		/* ktime_get_mono_fast_ns(): nanoseconds */
 
 #define BLKRELAY_SUBBUF_ANCHOR_BAD	1	/* the clock source was not the clock: use other anchors */
+#define BLKRELAY_SUBBUF_OVERWRITE	2	/* a flight recorder's: older ones have been written over */
 
 /**
  * struct blkrelay_subbuf - the head of a sub-buffer, 128 bytes
@@ -178,8 +239,10 @@ struct blkrelay_from {
  * @flags:	BLKRELAY_SUBBUF_*
  * @trace_id:	random, new at every start
  * @cpu:	the CPU whose stream this is
- * @epoch:	configuration epoch, from 1; new when filters change while running
- * @seq:	number of this sub-buffer in its CPU's stream, from 0, without gaps
+ * @epoch:	configuration epoch, from 1; new when filters change while running, and when a flight
+ *		recorder is armed again. Never changes within a sub-buffer
+ * @seq:	number of this sub-buffer in its CPU's stream, from 0, without gaps; the first that is
+ *		kept may have a higher one with BLKRELAY_SUBBUF_OVERWRITE
  * @events:	events that this CPU wrote before this sub-buffer (side records do not count)
  * @lost:	events that this CPU lost before this sub-buffer
  * @lost_first: @lost_last: clock of the first and last event lost since the sub-buffer before; 0 if none
@@ -232,6 +295,7 @@ struct blkrelay_subbuf {
 #define BLKRELAY_CHUNK_SUBBUF	2	/* one sub-buffer, as read() gave it */
 #define BLKRELAY_CHUNK_TRAILER	3	/* JSON: each CPU's exact counters after stop, end of recording */
 #define BLKRELAY_CHUNK_INDEX	4	/* struct blkrelay_index_entry[]: one for each SUBBUF chunk */
+#define BLKRELAY_CHUNK_DEVICES	5	/* JSON: devices as META has them, again: they have changed */
 
 #define BLKRELAY_CHUNK_ZSTD	1	/* the payload is one zstd frame */
 
