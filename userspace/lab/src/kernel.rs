@@ -6,7 +6,7 @@ use crate::deb::Apt;
 use crate::initramfs::{hex, sha256_file};
 use crate::process;
 use crate::progress::{self, Steps};
-use crate::tools::{self, Toolchain};
+use crate::tools::{self, Clang, Toolchain};
 use anyhow::{bail, Context, Result};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -14,13 +14,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What a test kernel is for. Each adds one fragment to the one before it.
+/// What a test kernel is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Flavor {
     /// What is traced and measured.
     Trace,
-    /// The same with the kernel's own checks: locking, RCU, atomic sleep, memory.
+    /// With the kernel's own checks (locking, RCU, atomic sleep, memory), failing allocations, and disks
+    /// that can be pulled out.
     Debug,
+    /// With the address sanitizer instead of those checks; compiled by clang, or it would not see Rust.
+    Kasan,
 }
 
 impl Flavor {
@@ -29,6 +32,7 @@ impl Flavor {
         match self {
             Self::Trace => "trace",
             Self::Debug => "debug",
+            Self::Kasan => "kasan",
         }
     }
 
@@ -38,13 +42,22 @@ impl Flavor {
             "trace.config",
             include_str!("../../../qemu/config/trace.config"),
         );
+        const STRESS: (&str, &str) = (
+            "stress.config",
+            include_str!("../../../qemu/config/stress.config"),
+        );
         const DEBUG: (&str, &str) = (
             "debug.config",
             include_str!("../../../qemu/config/debug.config"),
         );
+        const KASAN: (&str, &str) = (
+            "kasan.config",
+            include_str!("../../../qemu/config/kasan.config"),
+        );
         match self {
             Self::Trace => &[TRACE],
-            Self::Debug => &[TRACE, DEBUG],
+            Self::Debug => &[TRACE, STRESS, DEBUG],
+            Self::Kasan => &[TRACE, STRESS, KASAN],
         }
     }
 
@@ -52,7 +65,18 @@ impl Flavor {
     fn steps(self) -> u64 {
         match self {
             Self::Trace => 1500,
-            Self::Debug => 1560,
+            Self::Debug | Self::Kasan => 1700,
+        }
+    }
+
+    fn toolchain(self, cache: &Cache) -> Result<Toolchain> {
+        let tools = Toolchain::find(cache)?;
+        match self {
+            Self::Trace | Self::Debug => Ok(tools),
+            Self::Kasan => {
+                let clang = Clang::beside(&tools.libclang)?;
+                tools.with_clang(clang)
+            }
         }
     }
 }
@@ -70,7 +94,7 @@ pub struct Kernel {
     pub release: String,
     /// SHA-256 of the .config.
     pub config_sha256: String,
-    /// First line of `gcc --version`.
+    /// First line of the C compiler's `--version`.
     pub cc: String,
     /// `rustc --version`.
     pub rustc: String,
@@ -92,7 +116,7 @@ pub fn ensure(flavor: Flavor) -> Result<Kernel> {
 ///
 /// As for [`ensure`].
 pub fn ensure_in(cache: &Cache, flavor: Flavor, update: bool) -> Result<Kernel> {
-    let tools = Toolchain::find(cache)?;
+    let tools = flavor.toolchain(cache)?;
     let source = source(cache, update)?;
     let fragment = merge(flavor.fragments());
     let key = key(&source.version, &fragment, &tools.identity());
@@ -425,7 +449,7 @@ mod tests {
 
     #[test]
     fn every_fragment_is_a_list_of_settings() {
-        for flavor in [Flavor::Trace, Flavor::Debug] {
+        for flavor in [Flavor::Trace, Flavor::Debug, Flavor::Kasan] {
             for (name, text) in flavor.fragments() {
                 for line in text.lines() {
                     let known = line.is_empty()

@@ -37,7 +37,10 @@ pub fn checkout() -> Result<PathBuf> {
 /// lines.
 pub fn build(kdir: &Path, flavor: Option<Flavor>, clippy: bool) -> Result<PathBuf> {
     let tree = preflight::check_tree(kdir)?;
-    let tools = Toolchain::with_rustc(&Cache::open()?, tree.rustc)?;
+    let mut tools = Toolchain::with_rustc(&Cache::open()?, tree.rustc)?;
+    if let Some(clang) = tree.clang {
+        tools = tools.with_clang(clang)?;
+    }
     let root = checkout()?;
     let mut name = tree.release;
     if let Some(flavor) = flavor {
@@ -63,9 +66,6 @@ pub fn build(kdir: &Path, flavor: Option<Flavor>, clippy: bool) -> Result<PathBu
         .arg(format!("M={}", root.display()))
         .arg(format!("MO={}", out.display()))
         .arg("modules");
-    if tree.clang {
-        make.arg("LLVM=1");
-    }
     if clippy {
         make.args(["CLIPPY=1", "KRUSTFLAGS=-Dwarnings", "W=1"]);
     }

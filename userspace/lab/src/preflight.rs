@@ -4,7 +4,7 @@
 
 use crate::cache::Cache;
 use crate::initramfs::find_program;
-use crate::tools;
+use crate::tools::{self, Clang};
 use anyhow::{bail, Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -102,8 +102,8 @@ pub struct Tree {
     pub release: String,
     /// A Rust compiler of the very version that built it.
     pub rustc: PathBuf,
-    /// Whether its C compiler is clang.
-    pub clang: bool,
+    /// The C compiler if it is clang: the very one that built it, else another.
+    pub clang: Option<Clang>,
 }
 
 /// Checks a kernel build tree or a distribution's headers directory.
@@ -151,10 +151,20 @@ pub fn check_tree(kdir: &Path) -> Result<Tree> {
         .with_context(|| format!("{shown}: not built"))?;
     let wanted = value("CONFIG_RUSTC_VERSION_TEXT")
         .with_context(|| format!("{shown}: it does not say which rustc built it"))?;
-    let clang = value("CONFIG_CC_IS_CLANG").as_deref() == Some("y");
-    if clang {
-        find_program("clang", "clang").with_context(|| format!("{shown}: built by clang"))?;
-    }
+    let is = |name: &str| value(name).as_deref() == Some("y");
+    let clang = if is("CONFIG_CC_IS_CLANG") {
+        let built_by = value("CONFIG_CC_VERSION_TEXT").unwrap_or_default();
+        let mut all = Clang::all();
+        all.sort_by_key(|c| c.version != built_by);
+        let first = all.into_iter().next();
+        let mut clang = first.with_context(|| {
+            format!("{shown}: built by {built_by}, and there is no clang: install that package")
+        })?;
+        clang.llvm = is("CONFIG_LD_IS_LLD");
+        Some(clang)
+    } else {
+        None
+    };
     Ok(Tree {
         release: release.trim().to_owned(),
         clang,

@@ -17,8 +17,10 @@ pub const MIN_LIBCLANG: u32 = 17;
 /// A set of compilers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Toolchain {
-    /// First line of `gcc --version`.
+    /// First line of the C compiler's `--version`.
     pub cc: String,
+    /// The C compiler if it is not gcc.
+    pub clang: Option<Clang>,
     /// First line of `ld --version`.
     pub ld: String,
     /// The Rust compiler.
@@ -31,6 +33,90 @@ pub struct Toolchain {
     pub bindgen_version: String,
     /// Directory of the libclang that bindgen is made to use.
     pub libclang: PathBuf,
+}
+
+/// A C compiler of LLVM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Clang {
+    /// The program.
+    pub path: PathBuf,
+    /// First line of its `--version`.
+    pub version: String,
+    /// LLVM's linker and tools instead of binutils.
+    pub llvm: bool,
+}
+
+impl Clang {
+    /// All that are in PATH and where Debian puts them: `clang`, and `clang-N` from the newest down.
+    pub fn all() -> Vec<Self> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let mut dirs: Vec<PathBuf> = std::env::split_paths(&path).collect();
+        dirs.push("/usr/bin".into());
+        let mut names = vec!["clang".to_owned()];
+        names.extend((MIN_LIBCLANG..60).rev().map(|n| format!("clang-{n}")));
+        let files = names
+            .iter()
+            .filter_map(|name| dirs.iter().map(|d| d.join(name)).find(|p| p.is_file()));
+        files
+            .filter_map(|path| {
+                Some(Self {
+                    version: version_of(&path).ok()?,
+                    path,
+                    llvm: false,
+                })
+            })
+            .collect()
+    }
+
+    /// The one of the same release as a libclang: flags that one of the two does not know would fail the
+    /// bindings. The linker and the other tools stay those of binutils.
+    ///
+    /// # Errors
+    ///
+    /// When it is not installed.
+    pub fn beside(libclang: &Path) -> Result<Self> {
+        let path = libclang.with_file_name("bin").join("clang");
+        if !path.is_file() {
+            bail!("{}: no such file: run qemu/install clang", path.display());
+        }
+        Ok(Self {
+            version: version_of(&path)?,
+            path,
+            llvm: false,
+        })
+    }
+
+    /// Directory of the libclang of the same release, if it is installed.
+    fn libclang(&self) -> Option<PathBuf> {
+        let dir = self
+            .path
+            .canonicalize()
+            .ok()?
+            .parent()?
+            .with_file_name("lib");
+        let mut names = std::fs::read_dir(&dir).ok()?.flatten();
+        names
+            .any(|e| {
+                // libclang.so or libclang-19.so.1; libclang-cpp is another library.
+                let name = e.file_name();
+                let name = name.to_string_lossy();
+                name.contains(".so")
+                    && !name.starts_with("libclang-cpp")
+                    && name.starts_with("libclang")
+            })
+            .then_some(dir)
+    }
+
+    /// What make has to be told.
+    fn variable(&self) -> String {
+        // LLVM=-22 stands for clang-22, ld.lld-22 and so on, LLVM=1 for the bare names.
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        match name.strip_prefix("clang") {
+            Some("") if self.llvm => "LLVM=1".to_owned(),
+            Some(suffix) if self.llvm => format!("LLVM={suffix}"),
+            _ => format!("CC={}", self.path.display()),
+        }
+    }
 }
 
 /// First line of `program --version`.
@@ -156,6 +242,7 @@ impl Toolchain {
         let (bindgen, bindgen_version) = bindgen(cache)?;
         Ok(Self {
             cc: version_of(&find_program("gcc", "gcc")?)?,
+            clang: None,
             ld: version_of(&find_program("ld", "binutils")?)?,
             rustc_version: version_of(&rustc)?,
             rustc,
@@ -163,6 +250,25 @@ impl Toolchain {
             bindgen_version,
             libclang: libclang()?,
         })
+    }
+
+    /// The same with clang as the C compiler.
+    ///
+    /// # Errors
+    ///
+    /// When LLVM's linker is asked for and is not there.
+    pub fn with_clang(mut self, clang: Clang) -> Result<Self> {
+        self.cc.clone_from(&clang.version);
+        if clang.llvm {
+            let name = clang.path.file_name().unwrap_or_default().to_string_lossy();
+            let linker = name.replacen("clang", "ld.lld", 1);
+            self.ld = version_of(&find_program(&linker, "lld")?)?;
+        }
+        if let Some(dir) = clang.libclang() {
+            self.libclang = dir;
+        }
+        self.clang = Some(clang);
+        Ok(self)
     }
 
     /// What decides the compiled code, one item a line.
@@ -192,6 +298,7 @@ impl Toolchain {
             "KCFLAGS",
             "KRUSTFLAGS",
             "RUSTFLAGS",
+            "CC",
             "LLVM",
             "O",
             "V",
@@ -203,6 +310,9 @@ impl Toolchain {
             .arg(format!("RUSTC={}", self.rustc.display()))
             .arg(format!("HOSTRUSTC={}", self.rustc.display()))
             .arg(format!("BINDGEN={}", self.bindgen.display()));
+        if let Some(clang) = &self.clang {
+            make.arg(clang.variable());
+        }
         make
     }
 }
