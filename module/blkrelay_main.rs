@@ -5,7 +5,7 @@
 //! Probes on the block tracepoints write fixed-size records into per-CPU relay buffers:
 //!
 //! ```text
-//! tracepoint -> probes -> filter -> record -> shim (fast path) | channel (the rest) -> data files
+//! tracepoint -> probes -> filter -> record -> shim (fast path) | stream (the rest) -> reader
 //! ```
 //!
 //! This file holds the module's parameters and the order of start-up and tear-down. A module that
@@ -16,10 +16,15 @@ mod channel;
 mod clock;
 mod config;
 mod control;
+mod devices;
 mod filter;
+mod flight;
 mod layout;
 mod probes;
+mod reader;
 mod record;
+mod stamps;
+mod stream;
 mod tracepoint;
 
 use kernel::prelude::*;
@@ -61,7 +66,12 @@ impl kernel::Module for BlkRelay {
         };
 
         // SAFETY: The kernel calls this once for each time that it loads the module.
-        unsafe { channel::init() };
+        unsafe { channel::init() }.inspect_err(|e| {
+            pr_err!("CPU hotplug: error {}; out of memory?\n", e.to_errno());
+        })?;
+        // From here on, dropping this undoes all that has been done.
+        let mut module = Self { files: None };
+
         // SAFETY: As above.
         let files = unsafe { control::Files::new(defaults) }.inspect_err(|e| {
             pr_err!(
@@ -69,8 +79,8 @@ impl kernel::Module for BlkRelay {
                 e.to_errno()
             )
         })?;
-
-        Ok(Self { files: Some(files) })
+        module.files = Some(files);
+        Ok(module)
     }
 }
 

@@ -73,6 +73,11 @@ impl Clock {
         }
     }
 
+    /// Microseconds in ticks of the trace's clock.
+    pub(crate) fn ticks(self, us: u32) -> u64 {
+        u64::from(us).saturating_mul(u64::from(self.khz())) / 1000
+    }
+
     /// Takes an anchor. `read` reads the trace's clock.
     pub(crate) fn anchor(self, read: impl FnOnce() -> u64) -> Anchor {
         let mono = snapshot(bindings::CLOCK_MONOTONIC);

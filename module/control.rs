@@ -14,12 +14,18 @@
 //! |---|---|
 //! | `version` | of this text: 1 |
 //! | `abi` | `BLKRELAY_ABI_VERSION` |
-//! | `state` | `idle` (there is no trace), `running` or `stopped` |
+//! | `state` | `idle` (there is no trace), `running`, `frozen` (a flight recorder that was triggered) or `stopped` |
 //! | `trace_id` | 32 hexadecimal digits; empty when idle |
 //! | `clock` | `tsc` or `mono`; when idle, what a trace would use now |
 //! | `khz` | its nominal rate, as in the sub-buffers' heads |
 //! | `subbuf_size`, `subbufs` | bytes, and sub-buffers of each CPU; when idle, the defaults |
-//! | `devices` | as they were given to `start`; empty when idle |
+//! | `mode` | `discard` or `overwrite` (a flight recorder); empty when idle |
+//! | `devices` | as they were given; empty when idle |
+//! | `filter` | the other words of the filter, as they were given |
+//! | `events` | events that are recorded, with commas between; empty when idle |
+//! | `detail` | 1 if each Q brings its details |
+//! | `on_error`, `slower_us` | what triggers the flight recorder; 0 for neither |
+//! | `cause` | what has triggered it: `control`, `error` or `slow`; empty if nothing has |
 //! | `epoch` | configuration epoch; 0 when idle |
 //! | `probes` | events that this kernel has, as `blkrelay.h` names them, with commas between |
 //! | `missing` | tracepoints that this kernel lacks |
@@ -28,37 +34,56 @@
 //! | `error` | why the last command was refused; empty if it was not |
 //!
 //! and then, unless idle, one line for each CPU that has a stream or has lost events:
-//! `cpu=N events=N lost=N produced=N consumed=N open=0|1`. Once the trace is stopped the counts are
-//! exact: `events` + `lost` is what there was. `produced` and `consumed` count sub-buffers.
+//! `cpu=N events=N lost=N produced=N consumed=N open=0|1 buffer=0|1`. Once the trace is stopped the counts
+//! are exact: `events` + `lost` is what there was. `produced` and `consumed` count sub-buffers; of a flight
+//! recorder those that were written over count as consumed. A CPU without a buffer, because there was no
+//! memory when it came up, loses all its events.
 //!
 //! The files have operations of their own with the module as their owner, so an open one keeps the
 //! module. The kernel crate's debugfs files do not: their owner is NULL, and closing one after the
 //! module has gone is fatal.
 //!
-//! Locks, outermost first: the state below, CPU hotplug, the relay core's own, the readers'
-//! (`channel.rs`). A data file's operations take the last one only, because closing the channel
-//! waits for them.
+//! Locks, outermost first: the state below, a flight recorder's (`flight.rs`), CPU hotplug, the relay
+//! core's own, the readers' (`reader.rs`). A data file's operations take the second and the last one
+//! only, because closing the channel waits for them. What a probe, an interrupt or a work item does
+//! takes none of them but CPU hotplug.
 
 use crate::{
     abi,
     channel::{
         self,
         Channel,
-        OpenError,
-        Reader, //
+        FilterSet,
+        OpenError, //
     },
     clock::Clock,
     config::{
         self,
         Command,
         Devices,
+        Filter,
+        Mode,
         Start, //
     },
-    filter::{
-        Selection,
-        FILTER, //
+    devices::{
+        self,
+        Queues,
+        ResolveError, //
     },
-    probes::Events,
+    filter::FILTER,
+    flight::{
+        self,
+        Flight,
+        Watch, //
+    },
+    probes::{
+        self,
+        Events, //
+    },
+    reader::{
+        self,
+        Reader, //
+    },
     tracepoint::Probes,
     BlkRelay, //
 };
@@ -114,6 +139,13 @@ struct Trace {
     channel: Channel,
     /// As they were given.
     devices: KVec<u8>,
+    /// The filter's other words, as they were given.
+    filter: KVec<u8>,
+    /// Bits of the events that are recorded.
+    events: u32,
+    detail: bool,
+    on_error: bool,
+    slower_us: u32,
     /// Thread that started it.
     owner: u32,
     /// The open file whose end is the trace's.
@@ -121,8 +153,24 @@ struct Trace {
 }
 
 impl Trace {
+    /// Whether it has not been stopped: it runs or is frozen.
     fn is_running(&self) -> bool {
         self.probes.is_some()
+    }
+
+    /// The flight recorder, if it is one and has been triggered.
+    fn triggered(&self) -> Option<&Flight> {
+        let flight = self.channel.shared().flight()?;
+
+        flight.trigger().map(|_| flight)
+    }
+
+    fn state(&self) -> &'static str {
+        match self.triggered() {
+            _ if !self.is_running() => "stopped",
+            Some(flight) if flight.is_frozen() => "frozen",
+            _ => "running",
+        }
     }
 
     /// Ends the trace. When this returns the counters are exact and every sub-buffer is finished.
@@ -208,6 +256,10 @@ impl Files {
             make_file(c"control", 0o600, dentry, 0, &CONTROL)?;
             make_file(c"status", 0o400, dentry, 0, &STATUS)?;
         }
+        // SAFETY: Any time.
+        if unsafe { abi::blkrelay_locked_down() } {
+            pr_warn!("kernel lockdown: control cannot be opened, so no trace can be started\n");
+        }
         Ok(files)
     }
 }
@@ -238,6 +290,10 @@ enum Refusal<'a> {
     Syntax(config::Error<'a>),
     Running(u32),
     NotRunning(&'static str),
+    NoFlight(&'static str),
+    Flight(&'static str),
+    Frozen(&'static str),
+    NotFrozen,
     StillRead(usize),
     NoDevice(config::Device, Error),
     QueueId(config::Device, i32),
@@ -246,7 +302,6 @@ enum Refusal<'a> {
     NoMemory,
     NoEvents,
     Probe(&'static CStr, Error),
-    Flush(Error),
 }
 
 impl From<OpenError> for Refusal<'_> {
@@ -258,6 +313,23 @@ impl From<OpenError> for Refusal<'_> {
     }
 }
 
+impl From<ResolveError> for Refusal<'_> {
+    fn from(error: ResolveError) -> Self {
+        match error {
+            ResolveError::Open(device, error) => Self::NoDevice(device, error),
+            ResolveError::QueueId(device, id) => Self::QueueId(device, id),
+            ResolveError::NoMemory => Self::NoMemory,
+        }
+    }
+}
+
+impl From<Error> for Refusal<'_> {
+    /// Of an allocation.
+    fn from(_: Error) -> Self {
+        Self::NoMemory
+    }
+}
+
 impl Refusal<'_> {
     fn errno(&self) -> Error {
         match self {
@@ -265,8 +337,10 @@ impl Refusal<'_> {
             Self::Syntax(_) => EINVAL,
             Self::Running(_) | Self::StillRead(_) => EBUSY,
             Self::NotRunning("stop") => EALREADY,
-            Self::NotRunning(_) => EINVAL,
-            Self::NoDevice(_, e) | Self::Probe(_, e) | Self::Flush(e) => *e,
+            Self::NotRunning(_) | Self::NoFlight(_) | Self::Flight(_) | Self::NotFrozen => EINVAL,
+            Self::Frozen("freeze") => EALREADY,
+            Self::Frozen(_) => EINVAL,
+            Self::NoDevice(_, e) | Self::Probe(_, e) => *e,
             Self::QueueId(..) | Self::ChannelSize(_) => ERANGE,
             Self::TooLarge { .. } | Self::NoMemory => ENOMEM,
             Self::NoEvents => ENODEV,
@@ -282,6 +356,16 @@ impl fmt::Display for Refusal<'_> {
                 write!(f, "a trace is running, started by pid {pid}; stop it first")
             }
             Self::NotRunning(command) => write!(f, "{command}: no trace is running; start one"),
+            Self::NoFlight(command) => {
+                write!(f, "{command}: the trace is no flight recorder; start one with mode=overwrite")
+            }
+            Self::Flight(command) => {
+                write!(f, "{command}: not of a flight recorder; freeze or stop it")
+            }
+            Self::Frozen(command) => {
+                write!(f, "{command}: the flight recorder is frozen; arm or stop it")
+            }
+            Self::NotFrozen => f.write_str("arm: the flight recorder is not frozen; freeze it first"),
             Self::StillRead(count) => write!(
                 f,
                 "{count} data files of the last trace are open; close them first"
@@ -312,16 +396,15 @@ impl fmt::Display for Refusal<'_> {
                 "{needed} bytes of buffers are over half of {ram} bytes of memory; ask for less"
             ),
             Self::NoMemory => f.write_str("no memory for the buffers; ask for less"),
-            Self::NoEvents => {
-                f.write_str("this kernel has no block tracepoints; it needs CONFIG_TRACEPOINTS")
-            }
+            Self::NoEvents => f.write_str(
+                "this kernel has none of these events; see probes= for what it has",
+            ),
             Self::Probe(name, error) => write!(
                 f,
                 "tracepoint {}: error {}; is the kernel out of memory?",
                 Printable(name),
                 error.to_errno()
             ),
-            Self::Flush(error) => write!(f, "flush: error {}; try again", error.to_errno()),
         }
     }
 }
@@ -338,20 +421,29 @@ impl fmt::Display for Printable {
 impl State {
     /// Carries out one command. `file` tells the open file through which it came from all others.
     fn execute<'a>(&mut self, text: &'a [u8], file: usize) -> Result<(), Refusal<'a>> {
-        match config::parse(text).map_err(Refusal::Syntax)? {
-            Command::Start(start) => self.start(start, file),
+        match config::parse(text, &probes::NAMES).map_err(Refusal::Syntax)? {
+            Command::Start(start) => self.start(start, text, file),
+            Command::Filter(filter) => self.filter(filter, text),
+            Command::Freeze => self.freeze(),
+            Command::Arm => self.arm(),
             Command::Stop => self.stop(),
             Command::Flush => self.flush(),
         }
     }
 
-    fn start<'a>(&mut self, start: Start<'a>, file: usize) -> Result<(), Refusal<'a>> {
+    fn start<'a>(
+        &mut self,
+        start: Start<'a>,
+        words: &'a [u8],
+        file: usize,
+    ) -> Result<(), Refusal<'a>> {
         if let Some(trace) = self.trace.as_ref() {
             if trace.is_running() {
                 return Err(Refusal::Running(trace.owner));
             }
         }
-        if self.events.present().next().is_none() {
+        let events = probes::wanted(start.events);
+        if self.events.chosen(events).next().is_none() {
             return Err(Refusal::NoEvents);
         }
         let Some(directory) = self.directory.as_ref() else {
@@ -366,67 +458,127 @@ impl State {
             return Err(Refusal::ChannelSize(bytes));
         }
         Channel::fits(subbuf_size, subbufs)?;
-        let queues = resolve(start.devices)?;
-        let devices = match start.devices {
-            Devices::All => "all",
-            Devices::List(list) => list.as_str(),
+        let queues = Queues::new()?;
+        let places = devices::resolve(start.filter.devices, &queues)?;
+        let set = FilterSet::new(&start.filter, places)?;
+        let clock = Clock::choose();
+        let flight = match start.mode {
+            Mode::Discard => None,
+            Mode::Overwrite => {
+                let watch = Watch {
+                    on_error: start.on_error,
+                    slower: start.slower_us.map(|us| clock.ticks(us)),
+                };
+
+                Some(KBox::pin_init(Flight::new(watch), GFP_KERNEL)?)
+            }
         };
-        let mut text = KVec::new();
-        text.extend_from_slice(devices.as_bytes(), GFP_KERNEL)
-            .map_err(|_| Refusal::NoMemory)?;
+        let texts = (devices_text(start.filter.devices)?, filter_text(words)?);
 
         // Its memory is needed for the next.
         if let Some(last) = self.trace.as_ref() {
-            last.channel.retire().map_err(Refusal::StillRead)?;
+            reader::retire().map_err(Refusal::StillRead)?;
+            debug_assert!(!last.is_running());
             self.trace = None;
         }
 
         let config = channel::Config {
             subbuf_size,
             subbufs,
+            mode: start.mode,
             trace_id: random_id(),
-            clock: Clock::choose(),
+            clock,
         };
         // SAFETY: No trace is running, so no probe is registered.
         unsafe { abi::blkrelay_clock_use_tsc(config.clock.code() == abi::BLKRELAY_CLOCK_TSC) };
         // SAFETY: As above; the last trace's channel is closed, and the directory goes last.
-        let channel = unsafe { Channel::open(directory.0, config) }?;
+        let channel = unsafe { Channel::open(directory.0, config, queues, flight, set) }?;
         let probes = self
             .events
-            .register()
+            .register(events, start.detail)
             .map_err(|(name, e)| Refusal::Probe(name, e))?;
 
-        // Now that nothing can fail: readers in, and events.
-        channel.admit();
-        FILTER.open(match start.devices {
-            Devices::All => Selection::All,
-            Devices::List(_) => Selection::Queues(&queues),
-        });
+        // Now that nothing can fail.
+        channel.run();
         self.trace = Some(Trace {
             probes: Some(probes),
             channel,
-            devices: text,
+            devices: texts.0,
+            filter: texts.1,
+            events,
+            detail: start.detail,
+            on_error: start.on_error,
+            slower_us: start.slower_us.unwrap_or(0),
             owner: current_pid(),
             holder: start.hold.then_some(file),
         });
         Ok(())
     }
 
-    fn stop(&mut self) -> Result<(), Refusal<'static>> {
+    /// The trace that a command is for.
+    fn running(&mut self, command: &'static str) -> Result<&mut Trace, Refusal<'static>> {
         match self.trace.as_mut() {
-            Some(trace) if trace.is_running() => {
-                trace.stop();
-                Ok(())
-            }
-            _ => Err(Refusal::NotRunning("stop")),
+            Some(trace) if trace.is_running() => Ok(trace),
+            _ => Err(Refusal::NotRunning(command)),
         }
     }
 
-    fn flush(&mut self) -> Result<(), Refusal<'static>> {
-        match self.trace.as_ref() {
-            Some(trace) if trace.is_running() => trace.channel.flush().map_err(Refusal::Flush),
-            _ => Err(Refusal::NotRunning("flush")),
+    fn filter<'a>(&mut self, filter: Filter<'a>, words: &'a [u8]) -> Result<(), Refusal<'a>> {
+        let trace = self.running("filter")?;
+
+        if trace.triggered().is_some() {
+            return Err(Refusal::Frozen("filter"));
         }
+        let places = devices::resolve(filter.devices, &trace.channel.shared().queues)?;
+        let set = FilterSet::new(&filter, places)?;
+        let texts = (devices_text(filter.devices)?, filter_text(words)?);
+
+        trace.channel.set_filter(set);
+        (trace.devices, trace.filter) = texts;
+        Ok(())
+    }
+
+    fn freeze(&mut self) -> Result<(), Refusal<'static>> {
+        let trace = self.running("freeze")?;
+
+        if trace.channel.config().mode != Mode::Overwrite {
+            return Err(Refusal::NoFlight("freeze"));
+        }
+        let frozen = trace.triggered().is_some();
+
+        flight::freeze_now(trace.channel.shared());
+        if frozen {
+            return Err(Refusal::Frozen("freeze"));
+        }
+        Ok(())
+    }
+
+    fn arm(&mut self) -> Result<(), Refusal<'static>> {
+        let trace = self.running("arm")?;
+
+        if trace.channel.config().mode != Mode::Overwrite {
+            return Err(Refusal::NoFlight("arm"));
+        }
+        if !trace.triggered().is_some_and(|flight| flight.is_frozen()) {
+            return Err(Refusal::NotFrozen);
+        }
+        trace.channel.arm();
+        Ok(())
+    }
+
+    fn stop(&mut self) -> Result<(), Refusal<'static>> {
+        self.running("stop")?.stop();
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Refusal<'static>> {
+        let trace = self.running("flush")?;
+
+        if trace.channel.config().mode != Mode::Discard {
+            return Err(Refusal::Flight("flush"));
+        }
+        trace.channel.flush();
+        Ok(())
     }
 
     /// The open file is closed.
@@ -439,29 +591,29 @@ impl State {
     }
 }
 
-/// The ids of the devices' request queues.
-fn resolve<'a>(devices: Devices<'a>) -> Result<KVec<u16>, Refusal<'a>> {
-    let mut queues = KVec::new();
-    let Devices::List(list) = devices else {
-        return Ok(queues);
+/// The devices as they were given.
+fn devices_text(devices: Devices<'_>) -> Result<KVec<u8>> {
+    let mut text = KVec::new();
+    let words = match devices {
+        Devices::All => "all",
+        Devices::List(list) => list.as_str(),
     };
 
-    for device in list.iter() {
-        // SAFETY: May sleep here.
-        let id = unsafe { abi::blkrelay_queue_id(device.major, device.minor) };
+    text.extend_from_slice(words.as_bytes(), GFP_KERNEL)?;
+    Ok(text)
+}
 
-        if id < 0 {
-            let error = match Error::from_errno(id) {
-                e if e == ENXIO => ENODEV,
-                e => e,
-            };
-            return Err(Refusal::NoDevice(device, error));
+/// The words of the filter but for the devices, as they were given.
+fn filter_text(command: &[u8]) -> Result<KVec<u8>> {
+    let mut text = KVec::new();
+
+    for word in config::filter_words(command) {
+        if !text.is_empty() {
+            text.push(b' ', GFP_KERNEL)?;
         }
-        let id = u16::try_from(id).map_err(|_| Refusal::QueueId(device, id))?;
-
-        queues.push(id, GFP_KERNEL).map_err(|_| Refusal::NoMemory)?;
+        text.extend_from_slice(word.as_bytes(), GFP_KERNEL)?;
     }
-    Ok(queues)
+    Ok(text)
 }
 
 fn random_id() -> [u8; 16] {
@@ -503,16 +655,19 @@ impl Text {
     }
 }
 
+/// What is only ever text.
+fn text(bytes: &[u8]) -> &str {
+    core::str::from_utf8(bytes).unwrap_or("")
+}
+
 impl State {
     /// The text of `status`.
     fn describe(&self, out: &mut Text) -> fmt::Result {
         use fmt::Write;
 
-        let (state, config) = match self.trace.as_ref() {
-            None => ("idle", None),
-            Some(trace) if trace.is_running() => ("running", Some(trace.channel.config())),
-            Some(trace) => ("stopped", Some(trace.channel.config())),
-        };
+        let trace = self.trace.as_ref();
+        let state = trace.map_or("idle", Trace::state);
+        let config = trace.map(|t| t.channel.config());
         // Without a trace: what one would be made with now.
         let clock = config.map_or_else(Clock::choose, |c| c.clock);
         let subbuf_size = config.map_or(self.defaults.subbuf_size, |c| c.subbuf_size);
@@ -529,32 +684,43 @@ impl State {
         writeln!(out, "khz={}", clock.khz())?;
         writeln!(out, "subbuf_size={subbuf_size}")?;
         writeln!(out, "subbufs={subbufs}")?;
-        write!(out, "devices=")?;
-        if let Some(trace) = self.trace.as_ref() {
-            out.write_str(core::str::from_utf8(&trace.devices).unwrap_or(""))?;
-        }
-        let epoch = if config.is_some() { channel::EPOCH } else { 0 };
-        writeln!(out, "\nepoch={epoch}")?;
+        writeln!(out, "mode={}", config.map_or("", |c| c.mode.name()))?;
+        writeln!(out, "devices={}", trace.map_or("", |t| text(&t.devices)))?;
+        writeln!(out, "filter={}", trace.map_or("", |t| text(&t.filter)))?;
+        let events = trace.map_or(0, |t| t.events);
+        out.list("events=", self.events.chosen(events))?;
+        writeln!(out, "detail={}", u8::from(trace.is_some_and(|t| t.detail)))?;
+        let on_error = trace.is_some_and(|t| t.on_error);
+        writeln!(out, "on_error={}", u8::from(on_error))?;
+        writeln!(out, "slower_us={}", trace.map_or(0, |t| t.slower_us))?;
+        let trigger = trace.and_then(|t| t.channel.shared().flight()?.trigger());
+        let cause = match trigger.map(|t| t.cause) {
+            None => "",
+            Some(abi::BLKRELAY_CAUSE_ERROR) => "error",
+            Some(abi::BLKRELAY_CAUSE_SLOW) => "slow",
+            Some(_) => "control",
+        };
+        writeln!(out, "cause={cause}")?;
+        writeln!(out, "epoch={}", trace.map_or(0, |t| t.channel.epoch()))?;
         out.list("probes=", self.events.present())?;
         out.list("missing=", self.events.missing().map(Printable))?;
-        let owner = self.trace.as_ref().map_or(0, |t| t.owner);
-        let hold = self.trace.as_ref().is_some_and(|t| t.holder.is_some());
+        let owner = trace.map_or(0, |t| t.owner);
+        let hold = trace.is_some_and(|t| t.holder.is_some());
         writeln!(out, "owner={owner}")?;
         writeln!(out, "hold={}", u8::from(hold))?;
-        write!(out, "error=")?;
-        out.write_str(core::str::from_utf8(&self.error.0).unwrap_or(""))?;
-        writeln!(out)?;
-        if let Some(trace) = self.trace.as_ref() {
+        writeln!(out, "error={}", text(&self.error.0))?;
+        if let Some(trace) = trace {
             for c in trace.channel.counters() {
                 writeln!(
                     out,
-                    "cpu={} events={} lost={} produced={} consumed={} open={}",
+                    "cpu={} events={} lost={} produced={} consumed={} open={} buffer={}",
                     c.cpu,
                     c.events,
                     c.lost,
                     c.produced,
                     c.consumed,
-                    u8::from(c.open)
+                    u8::from(c.open),
+                    u8::from(c.buffer)
                 )?;
             }
         }

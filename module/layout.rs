@@ -39,10 +39,19 @@ check! {
     }
     bindings::blk_mq_hw_ctx {
         queue_num => blkrelay_layout_BLKRELAY_AT_blk_mq_hw_ctx_queue_num,
+        tags => blkrelay_layout_BLKRELAY_AT_blk_mq_hw_ctx_tags,
+        sched_tags => blkrelay_layout_BLKRELAY_AT_blk_mq_hw_ctx_sched_tags,
+    }
+    bindings::blk_mq_tags {
+        nr_tags => blkrelay_layout_BLKRELAY_AT_blk_mq_tags_nr_tags,
+        nr_reserved_tags => blkrelay_layout_BLKRELAY_AT_blk_mq_tags_nr_reserved_tags,
     }
     bindings::bio {
         bi_bdev => blkrelay_layout_BLKRELAY_AT_bio_bi_bdev,
         bi_opf => blkrelay_layout_BLKRELAY_AT_bio_bi_opf,
+        bi_flags => blkrelay_layout_BLKRELAY_AT_bio_bi_flags,
+        bi_ioprio => blkrelay_layout_BLKRELAY_AT_bio_bi_ioprio,
+        bi_write_hint => blkrelay_layout_BLKRELAY_AT_bio_bi_write_hint,
         bi_status => blkrelay_layout_BLKRELAY_AT_bio_bi_status,
         bi_iter => blkrelay_layout_BLKRELAY_AT_bio_bi_iter,
     }
@@ -52,11 +61,13 @@ check! {
     }
     bindings::block_device {
         bd_start_sect => blkrelay_layout_BLKRELAY_AT_block_device_bd_start_sect,
+        __bd_flags => blkrelay_layout_BLKRELAY_AT_block_device___bd_flags,
         bd_dev => blkrelay_layout_BLKRELAY_AT_block_device_bd_dev,
         bd_queue => blkrelay_layout_BLKRELAY_AT_block_device_bd_queue,
         bd_nr_sectors => blkrelay_layout_BLKRELAY_AT_block_device_bd_nr_sectors,
     }
     bindings::request_queue {
+        mq_ops => blkrelay_layout_BLKRELAY_AT_request_queue_mq_ops,
         id => blkrelay_layout_BLKRELAY_AT_request_queue_id,
         disk => blkrelay_layout_BLKRELAY_AT_request_queue_disk,
         limits => blkrelay_layout_BLKRELAY_AT_request_queue_limits,
@@ -78,7 +89,10 @@ check! {
         offset => blkrelay_layout_BLKRELAY_AT_rchan_buf_offset,
         subbufs_produced => blkrelay_layout_BLKRELAY_AT_rchan_buf_subbufs_produced,
         subbufs_consumed => blkrelay_layout_BLKRELAY_AT_rchan_buf_subbufs_consumed,
-        cpu => blkrelay_layout_BLKRELAY_AT_rchan_buf_cpu,
+        chan => blkrelay_layout_BLKRELAY_AT_rchan_buf_chan,
+    }
+    abi::rchan {
+        private_data => blkrelay_layout_BLKRELAY_AT_rchan_private_data,
     }
     abi::rchan_callbacks {
         subbuf_start => blkrelay_layout_BLKRELAY_AT_rchan_callbacks_subbuf_start,
@@ -110,3 +124,8 @@ check! {
         cs_id => blkrelay_layout_BLKRELAY_AT_system_time_snapshot_cs_id,
     }
 }
+
+const _: () = assert!(
+    crate::filter::REQ_PREFLUSH == abi::blkrelay_values_BLKRELAY_REQ_PREFLUSH as u32,
+    "REQ_PREFLUSH has moved, see filter.rs",
+);

@@ -12,6 +12,7 @@
 
 use crate::{
     abi,
+    config,
     filter::FILTER,
     record::{
         self,
@@ -26,6 +27,8 @@ use core::ffi::c_void;
 use kernel::{
     bindings::{
         bio,
+        blk_mq_hw_ctx,
+        blk_mq_tags,
         request,
         request_queue, //
     },
@@ -33,27 +36,34 @@ use kernel::{
     prelude::*,
 };
 
-/// A block event: the tracepoint, what `status` calls it, and the probe.
+/// A block event: the tracepoint, what `control` and `status` call it, whether it is recorded unless
+/// something else is asked for, the probe, and the probe that adds its details.
 struct Row {
     tracepoint: &'static CStr,
     name: &'static str,
+    default: bool,
     probe: *mut c_void,
+    detailed: *mut c_void,
 }
 
 /// Declares the probes' table, and compares each probe with its declaration in `shim.h`, which the
 /// shim in its turn compares with the tracepoint.
 macro_rules! probes {
-    ($($tracepoint:literal, $name:literal, $probe:ident;)+) => {
+    ($($tracepoint:literal, $name:literal, $default:literal, $probe:ident, $detailed:ident;)+) => {
         const ROWS: &[Row] = &[$(Row {
             tracepoint: $tracepoint,
             name: $name,
+            default: $default,
             probe: $probe as *mut c_void,
+            detailed: $detailed as *mut c_void,
         }),+];
 
-        // The two arms have one type, or this does not compile.
+        // The arms have one type, or this does not compile.
         $(const _: () = {
             if true {
                 abi::$probe
+            } else if true {
+                $detailed
             } else {
                 $probe
             };
@@ -61,22 +71,63 @@ macro_rules! probes {
     };
 }
 
+// By default not those that say again what C says.
 probes! {
-    c"block_bio_queue", "Q", blkrelay_probe_bio_queue;
-    c"block_bio_backmerge", "M", blkrelay_probe_bio_backmerge;
-    c"block_bio_frontmerge", "F", blkrelay_probe_bio_frontmerge;
-    c"block_getrq", "G", blkrelay_probe_getrq;
-    c"block_rq_insert", "I", blkrelay_probe_rq_insert;
-    c"block_rq_requeue", "R", blkrelay_probe_rq_requeue;
-    c"block_rq_issue", "D", blkrelay_probe_rq_issue;
-    c"block_rq_complete", "C", blkrelay_probe_rq_complete;
-    c"block_plug", "P", blkrelay_probe_plug;
-    c"block_unplug", "U", blkrelay_probe_unplug;
-    c"block_split", "X", blkrelay_probe_split;
-    c"block_bio_remap", "A", blkrelay_probe_bio_remap;
-    c"block_rq_merge", "N", blkrelay_probe_rq_merge;
-    c"block_bio_complete", "BIO_C", blkrelay_probe_bio_complete;
+    c"block_bio_queue", "Q", true, blkrelay_probe_bio_queue, blkrelay_probe_bio_queue_detail;
+    c"block_bio_backmerge", "M", true, blkrelay_probe_bio_backmerge, blkrelay_probe_bio_backmerge;
+    c"block_bio_frontmerge", "F", true, blkrelay_probe_bio_frontmerge, blkrelay_probe_bio_frontmerge;
+    c"block_getrq", "G", true, blkrelay_probe_getrq, blkrelay_probe_getrq;
+    c"block_rq_insert", "I", true, blkrelay_probe_rq_insert, blkrelay_probe_rq_insert;
+    c"block_rq_requeue", "R", true, blkrelay_probe_rq_requeue, blkrelay_probe_rq_requeue;
+    c"block_rq_issue", "D", true, blkrelay_probe_rq_issue, blkrelay_probe_rq_issue;
+    c"block_rq_complete", "C", true, blkrelay_probe_rq_complete, blkrelay_probe_rq_complete;
+    c"block_plug", "P", true, blkrelay_probe_plug, blkrelay_probe_plug;
+    c"block_unplug", "U", true, blkrelay_probe_unplug, blkrelay_probe_unplug;
+    c"block_split", "X", true, blkrelay_probe_split, blkrelay_probe_split;
+    c"block_bio_remap", "A", true, blkrelay_probe_bio_remap, blkrelay_probe_bio_remap;
+    c"block_rq_merge", "N", true, blkrelay_probe_rq_merge, blkrelay_probe_rq_merge;
+    c"block_bio_complete", "BIO_C", true, blkrelay_probe_bio_complete, blkrelay_probe_bio_complete;
+    c"block_rq_remap", "RQ_A", true, blkrelay_probe_rq_remap, blkrelay_probe_rq_remap;
+    c"block_rq_error", "ERROR", false, blkrelay_probe_rq_error, blkrelay_probe_rq_error;
+    c"block_rq_tag_wait", "W", true, blkrelay_probe_rq_tag_wait, blkrelay_probe_rq_tag_wait;
+    c"block_io_start", "IO_START", false, blkrelay_probe_io_start, blkrelay_probe_io_start;
+    c"block_io_done", "IO_DONE", false, blkrelay_probe_io_done, blkrelay_probe_io_done;
+    c"blkdev_zone_mgmt", "ZONE_MGMT", true, blkrelay_probe_zone_mgmt, blkrelay_probe_zone_mgmt;
+    c"disk_zone_wplug_add_bio", "ZONE_PLUG", true, blkrelay_probe_zone_plug, blkrelay_probe_zone_plug;
+    c"blk_zone_wplug_bio", "ZONE_UNPLUG", true, blkrelay_probe_zone_unplug, blkrelay_probe_zone_unplug;
+    c"blk_zone_append_update_request_bio", "ZONE_APPEND", true, blkrelay_probe_zone_append, blkrelay_probe_zone_append;
 }
+
+/// Names of all events, in the order of the bits of [`config::Events::Some`].
+pub(crate) const NAMES: [&str; ROWS.len()] = {
+    let mut names = [""; ROWS.len()];
+    let mut n = 0;
+
+    while n < ROWS.len() {
+        names[n] = ROWS[n].name;
+        n += 1;
+    }
+    names
+};
+
+/// The bits of the events that are wanted.
+pub(crate) fn wanted(events: config::Events) -> u32 {
+    let all = ROWS.iter().enumerate();
+
+    match events {
+        config::Events::Some(mask) => mask,
+        config::Events::All => all.fold(0, |mask, (n, _)| mask | bit(n)),
+        config::Events::Default => all
+            .filter(|(_, row)| row.default)
+            .fold(0, |mask, (n, _)| mask | bit(n)),
+    }
+}
+
+fn bit(row: usize) -> u32 {
+    1u32.wrapping_shl(row as u32)
+}
+
+const _: () = assert!(ROWS.len() <= 32);
 
 /// The block events of this kernel.
 pub(crate) struct Events([Option<Tracepoint>; ROWS.len()]);
@@ -97,23 +148,39 @@ impl Events {
         Self(Tracepoint::lookup(&names))
     }
 
-    /// Registers every probe that this kernel has a tracepoint for.
+    /// Registers the probes of the wanted events that this kernel has a tracepoint for. An event
+    /// that is not wanted costs nothing.
     ///
     /// # Errors
     ///
     /// The tracepoint that refused, and its error. No probe is left registered then.
-    pub(crate) fn register(&self) -> Result<Probes, (&'static CStr, Error)> {
+    pub(crate) fn register(
+        &self,
+        wanted: u32,
+        detail: bool,
+    ) -> Result<Probes, (&'static CStr, Error)> {
         let mut probes = Probes::none();
 
-        for (row, tracepoint) in ROWS.iter().zip(&self.0) {
-            let Some(tracepoint) = *tracepoint else {
+        for (n, (row, tracepoint)) in ROWS.iter().zip(&self.0).enumerate() {
+            let Some(tracepoint) = tracepoint.filter(|_| wanted & bit(n) != 0) else {
                 continue;
             };
+            let probe = if detail { row.detailed } else { row.probe };
+
             // SAFETY: The compiler has compared the probe with the tracepoint of that name, see
             // `probes!` and `blkrelay_check_signatures()`. It runs in any context, see above.
-            unsafe { probes.register(tracepoint, row.probe) }.map_err(|e| (row.tracepoint, e))?;
+            unsafe { probes.register(tracepoint, probe) }.map_err(|e| (row.tracepoint, e))?;
         }
         Ok(probes)
+    }
+
+    /// Names of the wanted events that this kernel has.
+    pub(crate) fn chosen(&self, wanted: u32) -> impl Iterator<Item = &'static str> + '_ {
+        let rows = ROWS.iter().zip(&self.0).enumerate();
+
+        rows.filter_map(move |(n, (row, found))| {
+            (found.is_some() && wanted & bit(n) != 0).then_some(row.name)
+        })
     }
 
     /// Names of the events that this kernel has.
@@ -142,7 +209,7 @@ unsafe fn admit(q: *mut request_queue) -> Option<u16> {
     FILTER.admit(unsafe { (*q).id })
 }
 
-/// The words of an event of a bio, and its queue. `start` is added to the bio's sector, to make it
+/// The words of an event of a bio. `start` is added to the bio's sector, to make it
 /// one of the whole disk; `who` is the packed `blkrelay_record.who`.
 ///
 /// # Safety
@@ -150,7 +217,7 @@ unsafe fn admit(q: *mut request_queue) -> Option<u16> {
 /// `bio` is a bio that its tracepoint hands out: it has a device, whose queue is live while the bio
 /// is.
 #[inline(always)]
-unsafe fn bio_words(bio: *mut bio, start: u64, who: u32) -> Option<(Words, *mut request_queue)> {
+unsafe fn bio_words(bio: *mut bio, start: u64, who: u32) -> Option<Words> {
     // SAFETY: By the contract, both pointers are valid, and so is the queue behind them.
     let q = unsafe { (*(*bio).bi_bdev).bd_queue };
     // SAFETY: As above.
@@ -164,14 +231,11 @@ unsafe fn bio_words(bio: *mut bio, start: u64, who: u32) -> Option<(Words, *mut 
         )
     };
 
-    Some((
-        Words {
-            place: record::place(sector.wrapping_add(start), queue),
-            size_op: record::pair(bytes, opf),
-            id_who: record::pair(record::bio_id(bio as usize), who),
-        },
-        q,
-    ))
+    Some(Words {
+        place: record::place(sector.wrapping_add(start), queue),
+        size_op: record::pair(bytes, opf),
+        id_who: record::pair(record::bio_id(bio as usize), who),
+    })
 }
 
 /// Records an event of a bio.
@@ -182,20 +246,20 @@ unsafe fn bio_words(bio: *mut bio, start: u64, who: u32) -> Option<(Words, *mut 
 #[inline(always)]
 unsafe fn emit_bio(bio: *mut bio, action: u32) {
     // SAFETY: By the contract.
-    if let Some((words, q)) = unsafe { bio_words(bio, 0, record::who(action)) } {
-        // SAFETY: `words` names `q`, which is live.
-        unsafe { abi::blkrelay_emit(words.place, words.size_op, words.id_who, q) };
+    if let Some(words) = unsafe { bio_words(bio, 0, record::who(action)) } {
+        // SAFETY: The event is one of this bio.
+        unsafe { abi::blkrelay_emit(words.place, words.size_op, words.id_who, bio.cast()) };
     }
 }
 
-/// Place and id of an event of a request, its operation and its queue.
+/// Place and id of an event of a request, and its operation.
 ///
 /// # Safety
 ///
 /// `rq` is a request that its tracepoint hands out: it has a queue and a hardware context, both
 /// live while the request is.
 #[inline(always)]
-unsafe fn request_words(rq: *mut request) -> Option<(u64, u32, u32, *mut request_queue)> {
+unsafe fn request_words(rq: *mut request) -> Option<(u64, u32, u32)> {
     // SAFETY: By the contract.
     let q = unsafe { (*rq).q };
     // SAFETY: As above.
@@ -215,8 +279,26 @@ unsafe fn request_words(rq: *mut request) -> Option<(u64, u32, u32, *mut request
         record::place(record::request_sector(opf, sector), queue),
         opf,
         record::request_id(hctx, internal_tag, tag),
-        q,
     ))
+}
+
+/// The words of an event of a request.
+///
+/// # Safety
+///
+/// As [`request_words`].
+#[inline(always)]
+unsafe fn request_event(rq: *mut request, action: u32) -> Option<Words> {
+    // SAFETY: By the contract.
+    let (place, opf, id) = unsafe { request_words(rq) }?;
+    // SAFETY: A plain read.
+    let bytes = unsafe { (*rq).__data_len };
+
+    Some(Words {
+        place,
+        size_op: record::pair(bytes, opf),
+        id_who: record::pair(id, record::who(action)),
+    })
 }
 
 /// Records an event of a request.
@@ -227,38 +309,70 @@ unsafe fn request_words(rq: *mut request) -> Option<(u64, u32, u32, *mut request
 #[inline(always)]
 unsafe fn emit_request(rq: *mut request, action: u32) {
     // SAFETY: By the contract.
-    if let Some((place, opf, id, q)) = unsafe { request_words(rq) } {
-        // SAFETY: A plain read.
-        let bytes = unsafe { (*rq).__data_len };
+    if let Some(words) = unsafe { request_event(rq, action) } {
+        // SAFETY: The event is one of this request.
+        unsafe { abi::blkrelay_emit(words.place, words.size_op, words.id_who, rq.cast()) };
+    }
+}
 
-        // SAFETY: `place` names `q`, which is live.
+/// Records a completion of a request, whole or in part.
+///
+/// # Safety
+///
+/// As [`request_words`].
+#[inline(always)]
+unsafe fn emit_completion(rq: *mut request, action: u32, error: u8, nr_bytes: c_uint) {
+    // SAFETY: By the contract.
+    if let Some((place, opf, id)) = unsafe { request_words(rq) } {
+        // SAFETY: A plain read. The bio itself is not touched.
+        let head = record::bio_id(unsafe { (*rq).bio } as usize);
+
+        // SAFETY: The event is one of this request.
         unsafe {
-            abi::blkrelay_emit(
+            abi::blkrelay_emit_complete(
                 place,
-                record::pair(bytes, opf),
-                record::pair(id, record::who(action)),
-                q,
+                record::pair(nr_bytes, opf),
+                record::pair(id, record::complete_who(action, error, head)),
+                rq.cast(),
             )
         };
     }
 }
 
-/// Records an event of a queue.
+/// The side record that says where a remap came from.
+fn from(dev: u32, sector: u64) -> abi::blkrelay_extra {
+    abi::blkrelay_extra {
+        slot: [
+            sector,
+            record::pair(dev, 0),
+            0,
+            record::pair(0, record::side_who(abi::BLKRELAY_FROM, 1)),
+        ],
+    }
+}
+
+/// Records an event of a queue. `sector` is all ones if it has no place.
 ///
 /// # Safety
 ///
 /// `q` is a live request queue.
 #[inline(always)]
-unsafe fn emit_queue(q: *mut request_queue, action: u32, requests: u32) {
+unsafe fn emit_queue(
+    q: *mut request_queue,
+    action: u32,
+    sector: u64,
+    size_op: u64,
+    id: u32,
+) {
     // SAFETY: By the contract.
     if let Some(queue) = unsafe { admit(q) } {
-        // SAFETY: As above, and the place names `q`.
+        // SAFETY: The event is one of this queue.
         unsafe {
             abi::blkrelay_emit(
-                record::place(u64::MAX, queue),
-                record::pair(requests, 0),
-                record::pair(0, record::who(action)),
-                q,
+                record::place(sector, queue),
+                size_op,
+                record::pair(id, record::who(action)),
+                q.cast(),
             )
         };
     }
@@ -275,9 +389,47 @@ unsafe fn emit_queue(q: *mut request_queue, action: u32, requests: u32) {
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_bio_queue(_: *mut c_void, bio: *mut bio) {
     // SAFETY: The bio is being submitted.
-    if let Some((words, q)) = unsafe { bio_words(bio, 0, record::who(abi::BLKRELAY_Q)) } {
-        // SAFETY: `words` names `q`, which is live.
-        unsafe { abi::blkrelay_emit_bio_queue(words.place, words.size_op, words.id_who, q) };
+    if let Some(words) = unsafe { bio_words(bio, 0, record::who(abi::BLKRELAY_Q)) } {
+        // SAFETY: The event is one of this bio.
+        unsafe {
+            abi::blkrelay_emit_bio_queue(words.place, words.size_op, words.id_who, bio.cast())
+        };
+    }
+}
+
+/// A bio is submitted to a queue; with its details.
+///
+/// # Safety
+///
+/// For `block_bio_queue` alone.
+#[no_mangle]
+unsafe extern "C" fn blkrelay_probe_bio_queue_detail(_: *mut c_void, bio: *mut bio) {
+    // SAFETY: The bio is being submitted.
+    if let Some(words) = unsafe { bio_words(bio, 0, record::who(abi::BLKRELAY_Q)) } {
+        // SAFETY: Plain reads of integers, and the bio's own cgroup, which it holds.
+        let (cgroup, flags, ioprio, hint, partno) = unsafe {
+            (
+                abi::blkrelay_bio_cgroup(bio),
+                (*bio).bi_flags,
+                (*bio).bi_ioprio,
+                (*bio).bi_write_hint,
+                (*(*bio).bi_bdev).__bd_flags.counter,
+            )
+        };
+        let detail = abi::blkrelay_extra {
+            slot: record::detail(cgroup, flags, ioprio, hint as u8, partno as u8),
+        };
+
+        // SAFETY: The event is one of this bio, and `detail` outlives the call.
+        unsafe {
+            abi::blkrelay_emit_bio_queue_detail(
+                words.place,
+                words.size_op,
+                words.id_who,
+                bio.cast(),
+                &detail,
+            )
+        };
     }
 }
 
@@ -343,18 +495,13 @@ unsafe extern "C" fn blkrelay_probe_bio_remap(_: *mut c_void, bio: *mut bio, dev
     let start = if target == dev { 0 } else { start };
 
     // SAFETY: As above.
-    if let Some((words, q)) = unsafe { bio_words(bio, start, record::who(abi::BLKRELAY_A)) } {
-        let from = abi::blkrelay_from {
-            sector: from,
-            dev,
-            reserved: [0; 4],
-            who: record::side_who(abi::BLKRELAY_FROM, 1),
-        };
+    if let Some(words) = unsafe { bio_words(bio, start, record::who(abi::BLKRELAY_A)) } {
+        let from = self::from(dev, from);
 
-        // SAFETY: `words` names `q`, which is live, and `from` outlives the call.
+        // SAFETY: The event is one of this bio, and `from` outlives the call.
         unsafe {
-            abi::blkrelay_emit_remap(words.place, words.size_op, words.id_who, q, &from);
-        }
+            abi::blkrelay_emit_remap(words.place, words.size_op, words.id_who, bio.cast(), &from)
+        };
     }
 }
 
@@ -373,10 +520,12 @@ unsafe extern "C" fn blkrelay_probe_bio_complete(
     let status = unsafe { (*bio).bi_status };
     let who = record::complete_who(abi::BLKRELAY_BIO_C, status, record::bio_id(bio as usize));
 
-    // SAFETY: The bio is being completed and still has its device, whose queue `q` is.
-    if let Some((words, q)) = unsafe { bio_words(bio, 0, who) } {
-        // SAFETY: `words` names `q`, which is live.
-        unsafe { abi::blkrelay_emit_complete(words.place, words.size_op, words.id_who, q) };
+    // SAFETY: The bio is being completed and still has its device.
+    if let Some(words) = unsafe { bio_words(bio, 0, who) } {
+        // SAFETY: The event is one of this bio.
+        unsafe {
+            abi::blkrelay_emit_complete(words.place, words.size_op, words.id_who, bio.cast())
+        };
     }
 }
 
@@ -410,7 +559,10 @@ unsafe extern "C" fn blkrelay_probe_rq_requeue(_: *mut c_void, rq: *mut request)
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_rq_issue(_: *mut c_void, rq: *mut request) {
     // SAFETY: The request is owned by the caller.
-    unsafe { emit_request(rq, abi::BLKRELAY_D) }
+    if let Some(words) = unsafe { request_event(rq, abi::BLKRELAY_D) } {
+        // SAFETY: The event is one of this request.
+        unsafe { abi::blkrelay_emit_issue(words.place, words.size_op, words.id_who, rq.cast()) };
+    }
 }
 
 /// A request is swallowed by its neighbour.
@@ -440,20 +592,173 @@ unsafe extern "C" fn blkrelay_probe_rq_complete(
     nr_bytes: c_uint,
 ) {
     // SAFETY: The request is owned by the caller.
-    if let Some((place, opf, id, q)) = unsafe { request_words(rq) } {
-        // SAFETY: A plain read. The bio itself is not touched.
-        let head = record::bio_id(unsafe { (*rq).bio } as usize);
+    unsafe { emit_completion(rq, abi::BLKRELAY_C, error, nr_bytes) }
+}
 
-        // SAFETY: `place` names `q`, which is live.
+/// A request, or the front of it, has failed. Comes right after `block_rq_complete`.
+///
+/// # Safety
+///
+/// For `block_rq_error` alone.
+#[no_mangle]
+unsafe extern "C" fn blkrelay_probe_rq_error(
+    _: *mut c_void,
+    rq: *mut request,
+    error: u8,
+    nr_bytes: c_uint,
+) {
+    // SAFETY: The request is owned by the caller.
+    unsafe { emit_completion(rq, abi::BLKRELAY_ERROR, error, nr_bytes) }
+}
+
+/// A request has been redirected: a clone of it goes to one of a stacked driver's paths.
+///
+/// # Safety
+///
+/// For `block_rq_remap` alone.
+#[no_mangle]
+unsafe extern "C" fn blkrelay_probe_rq_remap(_: *mut c_void, rq: *mut request, dev: u32, from: u64) {
+    // SAFETY: The clone is owned by the caller.
+    if let Some(words) = unsafe { request_event(rq, abi::BLKRELAY_RQ_A) } {
+        let from = self::from(dev, from);
+
+        // SAFETY: The event is one of this request, and `from` outlives the call.
         unsafe {
-            abi::blkrelay_emit_complete(
-                place,
-                record::pair(nr_bytes, opf),
-                record::pair(id, record::complete_who(abi::BLKRELAY_C, error, head)),
-                q,
-            )
+            abi::blkrelay_emit_remap(words.place, words.size_op, words.id_who, rq.cast(), &from)
         };
     }
+}
+
+/// A task is about to wait for a tag.
+///
+/// # Safety
+///
+/// For `block_rq_tag_wait` alone.
+#[no_mangle]
+unsafe extern "C" fn blkrelay_probe_rq_tag_wait(
+    _: *mut c_void,
+    q: *mut request_queue,
+    hctx: *mut blk_mq_hw_ctx,
+    is_sched_tag: bool,
+    alloc_flags: c_uint,
+) {
+    /// `BLK_MQ_REQ_RESERVED` (`include/linux/blk-mq.h`).
+    const RESERVED: c_uint = 1 << 1;
+
+    // SAFETY: The caller allocates from these tags, so they are live. Plain reads of integers.
+    let (number, tags): (u32, *mut blk_mq_tags) = unsafe {
+        let tags = if is_sched_tag {
+            (*hctx).sched_tags
+        } else {
+            (*hctx).tags
+        };
+
+        ((*hctx).queue_num, tags)
+    };
+    // SAFETY: As above.
+    let (all, reserved) = unsafe { ((*tags).nr_tags, (*tags).nr_reserved_tags) };
+    let mut bits = 0;
+    let mut depth = all.wrapping_sub(reserved);
+
+    if is_sched_tag {
+        bits |= abi::BLKRELAY_W_SCHED;
+    }
+    if alloc_flags & RESERVED != 0 {
+        bits |= abi::BLKRELAY_W_RESERVED;
+        depth = reserved;
+    }
+    // SAFETY: As above.
+    unsafe {
+        emit_queue(
+            q,
+            abi::BLKRELAY_W,
+            u64::MAX,
+            record::pair(depth, bits),
+            number << abi::BLKRELAY_ID_HCTX_SHIFT,
+        )
+    }
+}
+
+/// The accounting of a request begins.
+///
+/// # Safety
+///
+/// For `block_io_start` alone.
+#[no_mangle]
+unsafe extern "C" fn blkrelay_probe_io_start(_: *mut c_void, rq: *mut request) {
+    // SAFETY: The request is owned by the caller.
+    unsafe { emit_request(rq, abi::BLKRELAY_IO_START) }
+}
+
+/// The accounting of a request ends.
+///
+/// # Safety
+///
+/// For `block_io_done` alone.
+#[no_mangle]
+unsafe extern "C" fn blkrelay_probe_io_done(_: *mut c_void, rq: *mut request) {
+    // SAFETY: The request is owned by the caller.
+    unsafe { emit_request(rq, abi::BLKRELAY_IO_DONE) }
+}
+
+/// Zones are reset, opened, closed or finished. Comes before the bio's Q.
+///
+/// # Safety
+///
+/// For `blkdev_zone_mgmt` alone.
+#[no_mangle]
+unsafe extern "C" fn blkrelay_probe_zone_mgmt(_: *mut c_void, bio: *mut bio, _nr_sectors: u64) {
+    // SAFETY: The bio is about to be submitted and has its device.
+    unsafe { emit_bio(bio, abi::BLKRELAY_ZONE_MGMT) }
+}
+
+/// A write to a zone has to wait for those before it.
+///
+/// # Safety
+///
+/// For `disk_zone_wplug_add_bio` alone.
+#[no_mangle]
+unsafe extern "C" fn blkrelay_probe_zone_plug(
+    _: *mut c_void,
+    q: *mut request_queue,
+    zone: c_uint,
+    sector: u64,
+    nr_sectors: c_uint,
+) {
+    let bytes = record::pair(nr_sectors.wrapping_shl(9), 0);
+
+    // SAFETY: A bio for this queue is being submitted.
+    unsafe { emit_queue(q, abi::BLKRELAY_ZONE_PLUG, sector, bytes, zone) }
+}
+
+/// A write that has waited for its zone goes on.
+///
+/// # Safety
+///
+/// For `blk_zone_wplug_bio` alone.
+#[no_mangle]
+unsafe extern "C" fn blkrelay_probe_zone_unplug(
+    _: *mut c_void,
+    q: *mut request_queue,
+    zone: c_uint,
+    sector: u64,
+    nr_sectors: c_uint,
+) {
+    let bytes = record::pair(nr_sectors.wrapping_shl(9), 0);
+
+    // SAFETY: A bio for this queue is being submitted.
+    unsafe { emit_queue(q, abi::BLKRELAY_ZONE_UNPLUG, sector, bytes, zone) }
+}
+
+/// An append has been done, and where is known.
+///
+/// # Safety
+///
+/// For `blk_zone_append_update_request_bio` alone.
+#[no_mangle]
+unsafe extern "C" fn blkrelay_probe_zone_append(_: *mut c_void, rq: *mut request) {
+    // SAFETY: The request is owned by the caller.
+    unsafe { emit_request(rq, abi::BLKRELAY_ZONE_APPEND) }
 }
 
 /// A task begins to collect requests.
@@ -464,7 +769,7 @@ unsafe extern "C" fn blkrelay_probe_rq_complete(
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_plug(_: *mut c_void, q: *mut request_queue) {
     // SAFETY: The caller is plugging the queue, so it is live.
-    unsafe { emit_queue(q, abi::BLKRELAY_P, 0) }
+    unsafe { emit_queue(q, abi::BLKRELAY_P, u64::MAX, 0, 0) }
 }
 
 /// Collected requests go to a queue.
@@ -486,5 +791,5 @@ unsafe extern "C" fn blkrelay_probe_unplug(
     };
 
     // SAFETY: The caller is unplugging the queue, so it is live.
-    unsafe { emit_queue(q, action, depth) }
+    unsafe { emit_queue(q, action, u64::MAX, record::pair(depth, 0), 0) }
 }

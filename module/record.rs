@@ -93,20 +93,85 @@ pub(crate) const fn complete_who(action: u32, status: u8, head: u32) -> u32 {
     who(action) | (status as u32) << abi::BLKRELAY_STATUS_SHIFT | head & abi::BLKRELAY_HEAD_MASK
 }
 
-/// Whether a packed [`Words::id_who`] is a completion's: one that names no task.
-pub(crate) const fn is_completion(id_who: u64) -> bool {
-    matches!(action(id_who), abi::BLKRELAY_C | abi::BLKRELAY_BIO_C)
+/// What an event is of: what its tracepoint hands out, and so what its id stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A bio.
+    Bio,
+    /// A request.
+    Request,
+    /// A request queue: there is no operation, and of all but the zones' no place either.
+    Queue,
+}
+
+/// What an event with this action is of.
+pub(crate) const fn kind(action: u32) -> Kind {
+    match action {
+        abi::BLKRELAY_Q
+        | abi::BLKRELAY_M
+        | abi::BLKRELAY_F
+        | abi::BLKRELAY_G
+        | abi::BLKRELAY_X
+        | abi::BLKRELAY_A
+        | abi::BLKRELAY_BIO_C
+        | abi::BLKRELAY_ZONE_MGMT => Kind::Bio,
+        abi::BLKRELAY_P
+        | abi::BLKRELAY_U
+        | abi::BLKRELAY_T
+        | abi::BLKRELAY_W
+        | abi::BLKRELAY_ZONE_PLUG
+        | abi::BLKRELAY_ZONE_UNPLUG => Kind::Queue,
+        _ => Kind::Request,
+    }
+}
+
+/// Whether an event with this action is a completion's: one that names no task.
+pub(crate) const fn is_completion(action: u32) -> bool {
+    matches!(
+        action,
+        abi::BLKRELAY_C | abi::BLKRELAY_BIO_C | abi::BLKRELAY_ERROR
+    )
+}
+
+/// The two 32-bit fields that [`pair`] has packed, the one at the lower address first.
+#[inline(always)]
+pub(crate) const fn unpair(word: u64) -> (u32, u32) {
+    if cfg!(target_endian = "big") {
+        ((word >> 32) as u32, word as u32)
+    } else {
+        (word as u32, (word >> 32) as u32)
+    }
 }
 
 /// The action of a packed [`Words::id_who`].
-const fn action(id_who: u64) -> u32 {
-    let who = if cfg!(target_endian = "big") {
-        id_who as u32
-    } else {
-        (id_who >> 32) as u32
-    };
+#[inline(always)]
+pub(crate) const fn action(id_who: u64) -> u32 {
+    unpair(id_who).1 >> abi::BLKRELAY_WHO_SHIFT
+}
 
-    who >> abi::BLKRELAY_WHO_SHIFT
+/// The status of a completion's packed [`Words::id_who`].
+pub(crate) const fn status(id_who: u64) -> u8 {
+    (unpair(id_who).1 >> abi::BLKRELAY_STATUS_SHIFT) as u8
+}
+
+/// The words of `blkrelay_detail`.
+pub(crate) const fn detail(
+    cgroup: u64,
+    flags: u16,
+    ioprio: u16,
+    write_hint: u8,
+    partno: u8,
+) -> [u64; 4] {
+    // As the three fields after `flags` stand in memory.
+    let [p0, p1] = ioprio.to_ne_bytes();
+    let rest = u32::from_ne_bytes([p0, p1, write_hint, partno]);
+
+    [
+        cgroup,
+        pair(flags as u32, rest),
+        0,
+        pair(0, side_who(abi::BLKRELAY_DETAIL, 1)),
+    ]
 }
 
 /// The last word of the first slot of a side record that takes `slots` slots.

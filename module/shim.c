@@ -2,16 +2,22 @@
 /*
  * blkrelay: what Rust cannot say on this kernel. See shim.h.
  */
+#include <linux/blk-cgroup.h>
+#include <linux/cgroup.h>
 #include <linux/clocksource_ids.h>
+#include <linux/cpuhotplug.h>
 #include <linux/cpumask.h>
 #include <linux/irq_work.h>
 #include <linux/mm.h>
 #include <linux/percpu.h>
 #include <linux/sched.h>
+#include <linux/security.h>
+#include <linux/smp.h>
 #include <linux/string.h>
 #include <linux/threads.h>
 #include <linux/unaligned.h>
 #include <linux/wait.h>
+#include <linux/workqueue.h>
 
 #include <trace/events/block.h>
 
@@ -70,15 +76,21 @@ u64 blkrelay_clock(struct blkrelay_cpu *cpu)
 	return blkrelay_clock_is_tsc() ? blkrelay_clock_tsc() : blkrelay_clock_mono(cpu);
 }
 
-/* Only between traces. */
+static void set_key(struct static_key *key, bool on)
+{
+	if (on)
+		static_key_enable(key);
+	else
+		static_key_disable(key);
+}
+
+/* Only between traces. Asks nothing. */
 void blkrelay_clock_use_tsc(bool tsc)
 {
 #ifdef CONFIG_X86_64
-	if (tsc)
-		static_branch_enable(&blkrelay_tsc);
-	else
-		static_branch_disable(&blkrelay_tsc);
+	set_key(&blkrelay_tsc.key, tsc);
 #endif
+	blkrelay_ask(false, false);
 }
 
 /* 0: this machine has no TSC. */
@@ -91,6 +103,31 @@ u32 blkrelay_tsc_khz(void)
 #endif
 }
 
+/* ---- Questions ------------------------------------------------------------------------------- */
+
+/*
+ * The fast path asks one key: nothing beyond the bitmap is to be asked of the event, and the clock is
+ * the TSC. So what is not asked costs nothing, not even its own key. The ends of an I/O (Q, D, C) have a
+ * key of their own, because only they are watched.
+ */
+static DEFINE_STATIC_KEY_FALSE(blkrelay_fast);
+static DEFINE_STATIC_KEY_FALSE(blkrelay_fast_ends);
+
+/* Off the fast path. */
+static DEFINE_STATIC_KEY_FALSE(blkrelay_filtering);
+static DEFINE_STATIC_KEY_FALSE(blkrelay_watching);
+
+/* May sleep. A probe that runs meanwhile may still see the old answer. */
+void blkrelay_ask(bool filter, bool watch)
+{
+	bool fast = blkrelay_clock_is_tsc() && !filter;
+
+	set_key(&blkrelay_filtering.key, filter);
+	set_key(&blkrelay_watching.key, watch);
+	set_key(&blkrelay_fast.key, fast);
+	set_key(&blkrelay_fast_ends.key, fast && !watch);
+}
+
 /* ---- The fast path --------------------------------------------------------------------------- */
 
 /* A pid fits beside the action without a mask. */
@@ -98,6 +135,9 @@ static_assert(PID_MAX_LIMIT <= BLKRELAY_PID_MASK);
 static_assert(sizeof(struct blkrelay_record) == BLKRELAY_RECORD_SIZE);
 static_assert(sizeof(struct blkrelay_task) == BLKRELAY_RECORD_SIZE);
 static_assert(sizeof(struct blkrelay_from) == BLKRELAY_RECORD_SIZE);
+static_assert(sizeof(struct blkrelay_detail) == BLKRELAY_RECORD_SIZE);
+static_assert(sizeof(struct blkrelay_stop) == BLKRELAY_RECORD_SIZE);
+static_assert(sizeof(struct blkrelay_extra) == BLKRELAY_RECORD_SIZE);
 static_assert(sizeof(struct blkrelay_device) == 3 * BLKRELAY_RECORD_SIZE);
 static_assert(sizeof(struct blkrelay_seen) == 32);
 static_assert(sizeof_field(struct blkrelay_task, comm) == TASK_COMM_LEN);
@@ -129,10 +169,10 @@ static __always_inline bool named(const struct blkrelay_cpu *cpu, enum who who, 
 
 /* Stores an event, if there is room for it and all names have been given. Interrupts are off. */
 static __always_inline bool store(struct blkrelay_cpu *cpu, bool tsc, u64 place, u64 size_op,
-				  u64 id_who, const struct blkrelay_from *from, enum who who,
+				  u64 id_who, const struct blkrelay_extra *extra, enum who who,
 				  u32 pid)
 {
-	const ptrdiff_t words = (from ? 2 : 1) * BLKRELAY_RECORD_SIZE / sizeof(u64);
+	const ptrdiff_t words = (extra ? 2 : 1) * BLKRELAY_RECORD_SIZE / sizeof(u64);
 	u32 queue = place >> BLKRELAY_SECTOR_BITS;
 	u64 *slot = cpu->pos;
 
@@ -145,8 +185,8 @@ static __always_inline bool store(struct blkrelay_cpu *cpu, bool tsc, u64 place,
 	slot[1] = place;
 	slot[2] = size_op;
 	slot[3] = id_who;
-	if (from) {
-		memcpy(slot + 4, from, sizeof(*from));
+	if (extra) {
+		memcpy(slot + 4, extra, sizeof(*extra));
 		cpu->side++;
 	}
 	cpu->pos = slot + words;
@@ -157,22 +197,29 @@ static __always_inline bool store(struct blkrelay_cpu *cpu, bool tsc, u64 place,
  * All that is not the fast path. Out of line, with what it needs in registers and the last thing
  * that emit() does, so that the fast path saves no register for it.
  */
-static noinline void emit_rest(u64 place, u64 size_op, u64 id_who, struct request_queue *q,
-			       const struct blkrelay_from *from, unsigned long flags)
+static noinline void emit_rest(u64 place, u64 size_op, u64 id_who, void *of,
+			       const struct blkrelay_extra *extra, unsigned long flags)
 {
 	struct blkrelay_cpu *cpu = this_cpu_ptr(&blkrelay_cpus);
 	u8 action = id_who >> (WHO_SHIFT + BLKRELAY_WHO_SHIFT);
-	bool complete = action == BLKRELAY_C || action == BLKRELAY_BIO_C;
+	bool complete = action == BLKRELAY_C || action == BLKRELAY_BIO_C ||
+			action == BLKRELAY_ERROR;
+	enum who who = complete ? WHO_NOBODY : WHO_COMM;
 
-	if (blkrelay_clock_is_tsc() ||
-	    !store(cpu, false, place, size_op, id_who, from, complete ? WHO_NOBODY : WHO_COMM,
-		   current->pid))
-		blkrelay_emit_slow(cpu, place, size_op, id_who, q, from);
+	if (static_branch_unlikely(&blkrelay_filtering) &&
+	    !blkrelay_pass(cpu, place, size_op, id_who, of))
+		goto out;
+	if (!store(cpu, blkrelay_clock_is_tsc(), place, size_op, id_who, extra, who, current->pid))
+		blkrelay_emit_slow(cpu, place, size_op, id_who, of, extra);
+	if (static_branch_unlikely(&blkrelay_watching))
+		blkrelay_watch(cpu, place, size_op, id_who, of);
+out:
 	local_irq_restore(flags);
 }
 
-static __always_inline void emit(u64 place, u64 size_op, u64 id_who, struct request_queue *q,
-				 const struct blkrelay_from *from, enum who who)
+static __always_inline void emit(u64 place, u64 size_op, u64 id_who, void *of,
+				 const struct blkrelay_extra *extra, enum who who,
+				 struct static_key_false *fast)
 {
 	unsigned long flags;
 	u32 pid = 0;
@@ -184,33 +231,44 @@ static __always_inline void emit(u64 place, u64 size_op, u64 id_who, struct requ
 
 	/* CPU, time, order and slot belong together: no interrupt and no migration between them. */
 	local_irq_save(flags);
-	if (likely(blkrelay_clock_is_tsc() &&
-		   store(this_cpu_ptr(&blkrelay_cpus), true, place, size_op, id_who, from, who,
+	if (static_branch_likely(fast) &&
+	    likely(store(this_cpu_ptr(&blkrelay_cpus), true, place, size_op, id_who, extra, who,
 			 pid)))
 		local_irq_restore(flags);
 	else
-		emit_rest(place, size_op, id_who, q, from, flags);
+		emit_rest(place, size_op, id_who, of, extra, flags);
 }
 
-void blkrelay_emit(u64 place, u64 size_op, u64 id_who, struct request_queue *q)
+void blkrelay_emit(u64 place, u64 size_op, u64 id_who, void *of)
 {
-	emit(place, size_op, id_who, q, NULL, WHO_PID);
+	emit(place, size_op, id_who, of, NULL, WHO_PID, &blkrelay_fast);
 }
 
-void blkrelay_emit_bio_queue(u64 place, u64 size_op, u64 id_who, struct request_queue *q)
+void blkrelay_emit_bio_queue(u64 place, u64 size_op, u64 id_who, void *of)
 {
-	emit(place, size_op, id_who, q, NULL, WHO_COMM);
+	emit(place, size_op, id_who, of, NULL, WHO_COMM, &blkrelay_fast_ends);
 }
 
-void blkrelay_emit_complete(u64 place, u64 size_op, u64 id_who, struct request_queue *q)
+void blkrelay_emit_bio_queue_detail(u64 place, u64 size_op, u64 id_who, void *of,
+				    const struct blkrelay_extra *extra)
 {
-	emit(place, size_op, id_who, q, NULL, WHO_NOBODY);
+	emit(place, size_op, id_who, of, extra, WHO_COMM, &blkrelay_fast_ends);
 }
 
-void blkrelay_emit_remap(u64 place, u64 size_op, u64 id_who, struct request_queue *q,
-			 const struct blkrelay_from *from)
+void blkrelay_emit_issue(u64 place, u64 size_op, u64 id_who, void *of)
 {
-	emit(place, size_op, id_who, q, from, WHO_PID);
+	emit(place, size_op, id_who, of, NULL, WHO_PID, &blkrelay_fast_ends);
+}
+
+void blkrelay_emit_complete(u64 place, u64 size_op, u64 id_who, void *of)
+{
+	emit(place, size_op, id_who, of, NULL, WHO_NOBODY, &blkrelay_fast_ends);
+}
+
+void blkrelay_emit_remap(u64 place, u64 size_op, u64 id_who, void *of,
+			 const struct blkrelay_extra *extra)
+{
+	emit(place, size_op, id_who, of, extra, WHO_PID, &blkrelay_fast);
 }
 
 /* ---- Tasks ----------------------------------------------------------------------------------- */
@@ -245,6 +303,46 @@ void blkrelay_name_task(struct blkrelay_cpu *cpu, struct blkrelay_task *task)
 u32 blkrelay_current_pid(void)
 {
 	return current->pid;
+}
+
+/* ---- Cgroups --------------------------------------------------------------------------------- */
+
+/*
+ * The cgroup that a bio is charged to. The bio holds its blkg, and through it the cgroup, until it is
+ * freed. Its id is that of the cgroup's directory: the inode number.
+ */
+static struct cgroup *bio_cgroup(struct bio *bio)
+{
+#ifdef CONFIG_BLK_CGROUP
+	struct cgroup_subsys_state *css = bio_blkcg_css(bio);
+
+	return css ? css->cgroup : NULL;
+#else
+	return NULL;
+#endif
+}
+
+u64 blkrelay_bio_cgroup(struct bio *bio)
+{
+	struct cgroup *cgroup = bio_cgroup(bio);
+
+	return cgroup ? cgroup_id(cgroup) : 0;
+}
+
+/* Whether the bio is charged to the cgroup with this id, or to one below it. */
+bool blkrelay_bio_in_cgroup(struct bio *bio, u64 id)
+{
+#ifdef CONFIG_BLK_CGROUP
+	struct cgroup *cgroup = bio_cgroup(bio);
+	int level;
+
+	if (!cgroup)
+		return false;
+	for (level = cgroup->level; level >= 0; level--)
+		if (cgroup_id(cgroup->ancestors[level]) == id)
+			return true;
+#endif
+	return false;
 }
 
 /* ---- Per-CPU data ---------------------------------------------------------------------------- */
@@ -294,21 +392,133 @@ u64 blkrelay_available_bytes(void)
 /* ---- Devices --------------------------------------------------------------------------------- */
 
 /*
- * The id of the request queue behind a block device, partitions included, or a negative errno. The
- * device is opened for that moment only: a trace must not keep a disk from going away.
+ * The block device with this number, partitions included, or a negative errno. The device is opened for
+ * that moment only: a trace must not keep a disk from going away. What it keeps is the queue, and with it
+ * the queue's id: so no other queue gets that id while the trace runs.
  */
-int blkrelay_queue_id(unsigned int major, unsigned int minor)
+int blkrelay_device(unsigned int major, unsigned int minor, struct blkrelay_resolved *device)
 {
+	struct block_device *bdev;
 	struct file *file;
-	int id;
+	int ret = 0;
 
 	file = bdev_file_open_by_dev(MKDEV(major, minor), BLK_OPEN_READ | BLK_OPEN_NDELAY, NULL,
 				     NULL);
 	if (IS_ERR(file))
 		return PTR_ERR(file);
-	id = bdev_get_queue(file_bdev(file))->id;
+	bdev = file_bdev(file);
+	device->q = bdev_get_queue(bdev);
+	device->start = bdev_is_partition(bdev) ? get_start_sect(bdev) : 0;
+	device->sectors = bdev_is_partition(bdev) ? bdev_nr_sectors(bdev) : 0;
+	if (!blk_get_queue(device->q))
+		ret = -ENODEV;
 	bdev_fput(file);
-	return id;
+	return ret;
+}
+
+/* ---- CPUs that come up ----------------------------------------------------------------------- */
+
+static int hotplug_state;
+
+/* It must come up whatever becomes of its buffer. */
+static int prepare_cpu(unsigned int cpu)
+{
+	blkrelay_cpu_prepare(cpu);
+	return 0;
+}
+
+int blkrelay_hotplug_init(void)
+{
+	int state = cpuhp_setup_state_nocalls(CPUHP_BP_PREPARE_DYN, "block/blkrelay:prepare",
+					      prepare_cpu, NULL);
+
+	if (state < 0)
+		return state;
+	hotplug_state = state;
+	return 0;
+}
+
+void blkrelay_hotplug_exit(void)
+{
+	cpuhp_remove_state_nocalls(hotplug_state);
+}
+
+/* ---- The flight recorder --------------------------------------------------------------------- */
+
+static DEFINE_PER_CPU(call_single_data_t, blkrelay_stop_csd);
+
+static void stop_here(void *unused)
+{
+	blkrelay_stop_here();
+}
+
+/*
+ * Interrupts are off. A CPU whose last call is still under way, or that is going down, is seen to by
+ * freeze_work. irq_work_queue_on() would say the same, but is not exported.
+ */
+void blkrelay_stop_others(void)
+{
+	unsigned int cpu, this = smp_processor_id();
+
+	for_each_online_cpu(cpu)
+		if (cpu != this)
+			smp_call_function_single_async(cpu, per_cpu_ptr(&blkrelay_stop_csd, cpu));
+}
+
+static void freeze_work_fn(struct work_struct *work)
+{
+	blkrelay_freeze();
+}
+
+static DECLARE_WORK(freeze_work, freeze_work_fn);
+
+static void queue_freeze_work(struct irq_work *work)
+{
+	queue_work(system_highpri_wq, &freeze_work);
+}
+
+static struct irq_work freeze_irq_work;
+
+void blkrelay_flight_init(void)
+{
+	unsigned int cpu;
+
+	for_each_possible_cpu(cpu)
+		INIT_CSD(per_cpu_ptr(&blkrelay_stop_csd, cpu), stop_here, NULL);
+	init_irq_work(&freeze_irq_work, queue_freeze_work);
+}
+
+/* From a probe, whatever its caller holds: a work item may be queued only from elsewhere. */
+void blkrelay_freeze_later(void)
+{
+	irq_work_queue(&freeze_irq_work);
+}
+
+static void nothing(void *unused)
+{
+}
+
+/* Nothing of a freeze is under way when this returns, if none is asked for any more. May sleep. */
+void blkrelay_freeze_wait(void)
+{
+	unsigned int cpu;
+
+	irq_work_sync(&freeze_irq_work);
+	flush_work(&freeze_work);
+
+	cpus_read_lock();
+	for_each_online_cpu(cpu) {
+		/* The call is unlocked when it begins; one that is made then is answered after it. */
+		smp_cond_load_relaxed(&per_cpu_ptr(&blkrelay_stop_csd, cpu)->node.u_flags,
+				      !(VAL & CSD_FLAG_LOCK));
+		smp_call_function_single(cpu, nothing, NULL, true);
+	}
+	cpus_read_unlock();
+}
+
+bool blkrelay_locked_down(void)
+{
+	return security_locked_down(LOCKDOWN_DEBUGFS) != 0;
 }
 
 /* ---- Tracepoints ----------------------------------------------------------------------------- */
@@ -338,6 +548,16 @@ static void __maybe_unused blkrelay_check_signatures(void)
 	check_trace_callback_type_block_split(blkrelay_probe_split);
 	check_trace_callback_type_block_bio_remap(blkrelay_probe_bio_remap);
 	check_trace_callback_type_block_bio_complete(blkrelay_probe_bio_complete);
+	check_trace_callback_type_block_bio_queue(blkrelay_probe_bio_queue_detail);
+	check_trace_callback_type_block_rq_error(blkrelay_probe_rq_error);
+	check_trace_callback_type_block_rq_remap(blkrelay_probe_rq_remap);
+	check_trace_callback_type_block_rq_tag_wait(blkrelay_probe_rq_tag_wait);
+	check_trace_callback_type_block_io_start(blkrelay_probe_io_start);
+	check_trace_callback_type_block_io_done(blkrelay_probe_io_done);
+	check_trace_callback_type_blkdev_zone_mgmt(blkrelay_probe_zone_mgmt);
+	check_trace_callback_type_disk_zone_wplug_add_bio(blkrelay_probe_zone_plug);
+	check_trace_callback_type_blk_zone_wplug_bio(blkrelay_probe_zone_unplug);
+	check_trace_callback_type_blk_zone_append_update_request_bio(blkrelay_probe_zone_append);
 }
 
 /* ---- Readers --------------------------------------------------------------------------------- */

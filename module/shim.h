@@ -47,7 +47,11 @@ struct blkrelay_seen {
  * @cpu:     which CPU this is
  * @queues:  queue ids that this sub-buffer has named, direct-mapped
  * @tasks:   tasks that this sub-buffer has named, direct-mapped
+ * @filter:  what this CPU's events have to pass besides the bitmap (filter.rs); asked off the fast path
+ * @buf:     the relay buffer, or NULL if none could be made
  * @subbuf:  head of the sub-buffer that has been begun, or NULL
+ * @epoch:   configuration epoch of what is written next
+ * @stopped: the flight recorder has stopped on this CPU: its events are none of the trace's
  * @seq:     number of that sub-buffer, or of the next one
  * @events:  events in all finished sub-buffers
  * @lost:    events that found no room
@@ -64,12 +68,36 @@ struct blkrelay_cpu {
 	u32 cpu;
 	u32 queues[BLKRELAY_QUEUES];
 	struct blkrelay_seen tasks[BLKRELAY_TASKS];
+	const void *filter;
+	struct rchan_buf *buf;
 	struct blkrelay_subbuf *subbuf;
+	u32 epoch;
+	u32 stopped;
 	u64 seq;
 	u64 events;
 	u64 lost;
 	u64 lost_first;
 	u64 lost_last;
+};
+
+/**
+ * struct blkrelay_extra - a side record that belongs to one event and follows it: from or detail
+ * @slot: as it is written
+ */
+struct blkrelay_extra {
+	u64 slot[4];
+};
+
+/**
+ * struct blkrelay_resolved - a block device that was asked for
+ * @q:     its queue, with a reference that is the caller's
+ * @start: first sector on the whole disk
+ * @sectors: length; 0: it is the whole disk
+ */
+struct blkrelay_resolved {
+	struct request_queue *q;
+	u64 start;
+	u64 sectors;
 };
 
 /*
@@ -89,9 +117,16 @@ enum blkrelay_layout {
 	BLKRELAY_AT_request___sector = FIELD_AT(request, __sector),
 	BLKRELAY_AT_request_bio = FIELD_AT(request, bio),
 	BLKRELAY_AT_blk_mq_hw_ctx_queue_num = FIELD_AT(blk_mq_hw_ctx, queue_num),
+	BLKRELAY_AT_blk_mq_hw_ctx_tags = FIELD_AT(blk_mq_hw_ctx, tags),
+	BLKRELAY_AT_blk_mq_hw_ctx_sched_tags = FIELD_AT(blk_mq_hw_ctx, sched_tags),
+	BLKRELAY_AT_blk_mq_tags_nr_tags = FIELD_AT(blk_mq_tags, nr_tags),
+	BLKRELAY_AT_blk_mq_tags_nr_reserved_tags = FIELD_AT(blk_mq_tags, nr_reserved_tags),
 	BLKRELAY_AT_bio_bi_bdev = FIELD_AT(bio, bi_bdev),
 	BLKRELAY_AT_bio_bi_opf = FIELD_AT(bio, bi_opf),
 	BLKRELAY_AT_bio_bi_status = FIELD_AT(bio, bi_status),
+	BLKRELAY_AT_bio_bi_flags = FIELD_AT(bio, bi_flags),
+	BLKRELAY_AT_bio_bi_ioprio = FIELD_AT(bio, bi_ioprio),
+	BLKRELAY_AT_bio_bi_write_hint = FIELD_AT(bio, bi_write_hint),
 	BLKRELAY_AT_bio_bi_iter = FIELD_AT(bio, bi_iter),
 	BLKRELAY_AT_bvec_iter_bi_sector = FIELD_AT(bvec_iter, bi_sector),
 	BLKRELAY_AT_bvec_iter_bi_size = FIELD_AT(bvec_iter, bi_size),
@@ -99,7 +134,9 @@ enum blkrelay_layout {
 	BLKRELAY_AT_block_device_bd_dev = FIELD_AT(block_device, bd_dev),
 	BLKRELAY_AT_block_device_bd_queue = FIELD_AT(block_device, bd_queue),
 	BLKRELAY_AT_block_device_bd_nr_sectors = FIELD_AT(block_device, bd_nr_sectors),
+	BLKRELAY_AT_block_device___bd_flags = FIELD_AT(block_device, __bd_flags),
 	BLKRELAY_AT_request_queue_id = FIELD_AT(request_queue, id),
+	BLKRELAY_AT_request_queue_mq_ops = FIELD_AT(request_queue, mq_ops),
 	BLKRELAY_AT_request_queue_disk = FIELD_AT(request_queue, disk),
 	BLKRELAY_AT_request_queue_limits = FIELD_AT(request_queue, limits),
 	BLKRELAY_AT_request_queue_nr_hw_queues = FIELD_AT(request_queue, nr_hw_queues),
@@ -114,7 +151,8 @@ enum blkrelay_layout {
 	BLKRELAY_AT_rchan_buf_offset = FIELD_AT(rchan_buf, offset),
 	BLKRELAY_AT_rchan_buf_subbufs_produced = FIELD_AT(rchan_buf, subbufs_produced),
 	BLKRELAY_AT_rchan_buf_subbufs_consumed = FIELD_AT(rchan_buf, subbufs_consumed),
-	BLKRELAY_AT_rchan_buf_cpu = FIELD_AT(rchan_buf, cpu),
+	BLKRELAY_AT_rchan_buf_chan = FIELD_AT(rchan_buf, chan),
+	BLKRELAY_AT_rchan_private_data = FIELD_AT(rchan, private_data),
 	BLKRELAY_AT_rchan_callbacks_subbuf_start = FIELD_AT(rchan_callbacks, subbuf_start),
 	BLKRELAY_AT_rchan_callbacks_create_buf_file = FIELD_AT(rchan_callbacks, create_buf_file),
 	BLKRELAY_AT_rchan_callbacks_remove_buf_file = FIELD_AT(rchan_callbacks, remove_buf_file),
@@ -134,25 +172,41 @@ enum blkrelay_layout {
 	BLKRELAY_AT_system_time_snapshot_cs_id = FIELD_AT(system_time_snapshot, cs_id),
 };
 
-/*
- * Recording one event on this CPU. @place, @size_op and @id_who are the last three words of a
- * struct blkrelay_record but for the pid, which is added here; @q is the queue that @place names.
- */
-void blkrelay_emit(u64 place, u64 size_op, u64 id_who, struct request_queue *q);
-void blkrelay_emit_bio_queue(u64 place, u64 size_op, u64 id_who, struct request_queue *q);
-void blkrelay_emit_complete(u64 place, u64 size_op, u64 id_who, struct request_queue *q);
-void blkrelay_emit_remap(u64 place, u64 size_op, u64 id_who, struct request_queue *q,
-			 const struct blkrelay_from *from);
+/* Constants of the kernel's that bindgen does not evaluate, compared in layout.rs. */
+enum blkrelay_values {
+	BLKRELAY_REQ_PREFLUSH = (u32)REQ_PREFLUSH,
+};
 
 /*
- * channel.rs: an event that does not fit, or whose task or queue has not been named. Interrupts are
+ * Recording one event on this CPU. @place, @size_op and @id_who are the last three words of a
+ * struct blkrelay_record but for the pid, which is added here; @of is what the event is of: its action
+ * tells whether that is a bio, a request or a queue (record.rs).
+ */
+void blkrelay_emit(u64 place, u64 size_op, u64 id_who, void *of);
+void blkrelay_emit_bio_queue(u64 place, u64 size_op, u64 id_who, void *of);
+void blkrelay_emit_bio_queue_detail(u64 place, u64 size_op, u64 id_who, void *of,
+				    const struct blkrelay_extra *extra);
+void blkrelay_emit_issue(u64 place, u64 size_op, u64 id_who, void *of);
+void blkrelay_emit_complete(u64 place, u64 size_op, u64 id_who, void *of);
+void blkrelay_emit_remap(u64 place, u64 size_op, u64 id_who, void *of,
+			 const struct blkrelay_extra *extra);
+
+/* stream.rs: the event passes the filter of this CPU. Interrupts are off. */
+bool blkrelay_pass(const struct blkrelay_cpu *cpu, u64 place, u64 size_op, u64 id_who, void *of);
+
+/*
+ * stream.rs: an event that does not fit, or whose task or queue has not been named. Interrupts are
  * off.
  */
-void blkrelay_emit_slow(struct blkrelay_cpu *cpu, u64 place, u64 size_op, u64 id_who,
-			struct request_queue *q, const struct blkrelay_from *from);
+void blkrelay_emit_slow(struct blkrelay_cpu *cpu, u64 place, u64 size_op, u64 id_who, void *of,
+			const struct blkrelay_extra *extra);
+
+/* flight.rs: the event has been recorded, and may be what pulls the trigger. Interrupts are off. */
+void blkrelay_watch(struct blkrelay_cpu *cpu, u64 place, u64 size_op, u64 id_who, void *of);
 
 /* probes.rs */
 void blkrelay_probe_bio_queue(void *data, struct bio *bio);
+void blkrelay_probe_bio_queue_detail(void *data, struct bio *bio);
 void blkrelay_probe_getrq(void *data, struct bio *bio);
 void blkrelay_probe_bio_backmerge(void *data, struct bio *bio);
 void blkrelay_probe_bio_frontmerge(void *data, struct bio *bio);
@@ -162,11 +216,24 @@ void blkrelay_probe_rq_issue(void *data, struct request *rq);
 void blkrelay_probe_rq_merge(void *data, struct request *rq);
 void blkrelay_probe_rq_complete(void *data, struct request *rq, blk_status_t error,
 				unsigned int nr_bytes);
+void blkrelay_probe_rq_error(void *data, struct request *rq, blk_status_t error,
+			     unsigned int nr_bytes);
+void blkrelay_probe_rq_remap(void *data, struct request *rq, dev_t dev, sector_t from);
+void blkrelay_probe_rq_tag_wait(void *data, struct request_queue *q, struct blk_mq_hw_ctx *hctx,
+				bool is_sched_tag, unsigned int alloc_flags);
+void blkrelay_probe_io_start(void *data, struct request *rq);
+void blkrelay_probe_io_done(void *data, struct request *rq);
 void blkrelay_probe_plug(void *data, struct request_queue *q);
 void blkrelay_probe_unplug(void *data, struct request_queue *q, unsigned int depth, bool explicit);
 void blkrelay_probe_split(void *data, struct bio *bio, unsigned int new_sector);
 void blkrelay_probe_bio_remap(void *data, struct bio *bio, dev_t dev, sector_t from);
 void blkrelay_probe_bio_complete(void *data, struct request_queue *q, struct bio *bio);
+void blkrelay_probe_zone_mgmt(void *data, struct bio *bio, sector_t nr_sectors);
+void blkrelay_probe_zone_plug(void *data, struct request_queue *q, unsigned int zno,
+			      sector_t sector, unsigned int nr_sectors);
+void blkrelay_probe_zone_unplug(void *data, struct request_queue *q, unsigned int zno,
+				sector_t sector, unsigned int nr_sectors);
+void blkrelay_probe_zone_append(void *data, struct request *rq);
 
 void blkrelay_synchronize_probes(void);
 
@@ -174,9 +241,14 @@ u64 blkrelay_clock(struct blkrelay_cpu *cpu);
 void blkrelay_clock_use_tsc(bool tsc);
 u32 blkrelay_tsc_khz(void);
 
+/* Which questions an event is asked besides the bitmap. */
+void blkrelay_ask(bool filter, bool watch);
+
 struct blkrelay_cpu *blkrelay_cpu_ptr(unsigned int cpu);
 struct blkrelay_cpu *blkrelay_this_cpu(void);
 struct rchan_buf *blkrelay_buf(struct rchan *chan, unsigned int cpu);
+bool blkrelay_bio_in_cgroup(struct bio *bio, u64 id);
+u64 blkrelay_bio_cgroup(struct bio *bio);
 bool blkrelay_task_named(const struct blkrelay_cpu *cpu);
 void blkrelay_name_task(struct blkrelay_cpu *cpu, struct blkrelay_task *task);
 u32 blkrelay_current_pid(void);
@@ -186,7 +258,24 @@ bool blkrelay_cpu_online(unsigned int cpu);
 unsigned int blkrelay_online_cpus(void);
 u64 blkrelay_ram_bytes(void);
 u64 blkrelay_available_bytes(void);
-int blkrelay_queue_id(unsigned int major, unsigned int minor);
+int blkrelay_device(unsigned int major, unsigned int minor, struct blkrelay_resolved *device);
+bool blkrelay_locked_down(void);
+
+/* channel.rs: a CPU is about to come up. May sleep; no probe runs there yet. */
+void blkrelay_cpu_prepare(unsigned int cpu);
+
+int blkrelay_hotplug_init(void);
+void blkrelay_hotplug_exit(void);
+
+/* flight.rs: stops this CPU; interrupts are off. */
+void blkrelay_stop_here(void);
+/* flight.rs: sees to it that every CPU has stopped. May sleep. */
+void blkrelay_freeze(void);
+
+void blkrelay_flight_init(void);
+void blkrelay_stop_others(void);
+void blkrelay_freeze_later(void);
+void blkrelay_freeze_wait(void);
 
 void blkrelay_readers_init(void);
 void blkrelay_readers_sync(void);
