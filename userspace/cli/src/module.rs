@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The kernel module's files in debugfs: `control`, `status`, `data<CPU>`.
 
+use blkrelay_format::Status;
 use rustix::io::Errno;
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -60,67 +60,6 @@ fn debugfs() -> Option<PathBuf> {
         first
     };
     Some(PathBuf::from(found))
-}
-
-/// What `status` says.
-#[derive(Clone, Debug, Default)]
-pub struct Status {
-    /// The lines but those of CPUs.
-    pub values: BTreeMap<String, String>,
-    /// The lines of CPUs.
-    pub cpus: Vec<CpuStatus>,
-}
-
-/// A CPU's line in `status`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct CpuStatus {
-    pub cpu: u32,
-    pub events: u64,
-    pub lost: u64,
-    pub produced: u64,
-    pub consumed: u64,
-    pub open: u64,
-}
-
-impl Status {
-    /// Parses the text. Lines and keys that are not known are kept or skipped, never an error.
-    pub fn parse(text: &str) -> Status {
-        let mut status = Status::default();
-        for line in text.lines() {
-            if line.starts_with("cpu=") {
-                let mut cpu = CpuStatus::default();
-                for word in line.split(' ') {
-                    let Some((key, value)) = word.split_once('=') else {
-                        continue;
-                    };
-                    let value = value.parse().unwrap_or(0);
-                    match key {
-                        "cpu" => cpu.cpu = value as u32,
-                        "events" => cpu.events = value,
-                        "lost" => cpu.lost = value,
-                        "produced" => cpu.produced = value,
-                        "consumed" => cpu.consumed = value,
-                        "open" => cpu.open = value,
-                        _ => {}
-                    }
-                }
-                status.cpus.push(cpu);
-            } else if let Some((key, value)) = line.split_once('=') {
-                status.values.insert(key.to_owned(), value.to_owned());
-            }
-        }
-        status
-    }
-
-    /// The value of a key; empty if it is not there.
-    pub fn get(&self, key: &str) -> &str {
-        self.values.get(key).map_or("", String::as_str)
-    }
-
-    /// The value of a key as a number; 0 if it is not there.
-    pub fn number(&self, key: &str) -> u64 {
-        self.get(key).parse().unwrap_or(0)
-    }
 }
 
 impl Module {
@@ -307,30 +246,6 @@ fn find_ko(dir: &Path) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn status_is_parsed() {
-        let text = "version=1\nabi=1\nstate=running\nowner=12\nnew key that is none\n\
-                    error=unknown word \"a=b\"\n\
-                    cpu=0 events=123 lost=4 produced=3 consumed=2 open=1\n\
-                    cpu=11 events=18446744073709551615 lost=0 produced=0 consumed=0 open=0 more=7\n";
-        let status = Status::parse(text);
-        assert_eq!(status.get("state"), "running");
-        assert_eq!(status.get("error"), "unknown word \"a=b\"");
-        assert_eq!(status.number("owner"), 12);
-        assert_eq!((status.get("none"), status.number("none")), ("", 0));
-        assert_eq!(status.cpus.len(), 2);
-        let first = CpuStatus {
-            cpu: 0,
-            events: 123,
-            lost: 4,
-            produced: 3,
-            consumed: 2,
-            open: 1,
-        };
-        assert_eq!(status.cpus[0], first);
-        assert_eq!((status.cpus[1].cpu, status.cpus[1].events), (11, u64::MAX));
-    }
 
     #[test]
     fn data_files_are_told_by_their_name() {

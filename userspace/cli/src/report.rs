@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 //! `blkrelay report`
 
-use crate::{args, output, Failure, Outcome};
-use blkrelay_trace::{Latency, Losses, Problem, Quantiles, Source, Stats, Totals};
+use crate::output::{self, time};
+use crate::{args, Failure, Outcome};
+use blkrelay_trace::{
+    DeviceStats, Latency, Losses, Problem, Quantiles, Source, Stats, Stop, Totals,
+};
 use comfy_table::{presets, CellAlignment, Table};
 use serde_json::{json, Value};
 use std::io::{self, Write};
@@ -28,22 +31,6 @@ pub fn run(options: &args::Report) -> Result<Outcome, Failure> {
     } else {
         Outcome::Findings
     })
-}
-
-/// Nanoseconds in a unit that leaves three digits.
-fn time(ns: u64) -> String {
-    let (value, unit) = match ns {
-        0..1_000 => return format!("{ns} ns"),
-        1_000..1_000_000 => (ns as f64 / 1e3, "us"),
-        1_000_000..1_000_000_000 => (ns as f64 / 1e6, "ms"),
-        _ => (ns as f64 / 1e9, "s"),
-    };
-    let digits = match value {
-        0.0..10.0 => 2,
-        10.0..100.0 => 1,
-        _ => 0,
-    };
-    format!("{value:.digits$} {unit}")
 }
 
 /// `p50 / p99 / max`
@@ -110,11 +97,31 @@ fn print_table(
     writeln!(out)
 }
 
+/// A device that came back under its old name has a row for each time that it was there.
+fn device_name(device: &DeviceStats, stats: &Stats) -> String {
+    let name = &device.name;
+    let same = stats.devices.iter().filter(|other| other.name == *name);
+    if same.count() > 1 && device.diskseq != 0 {
+        format!("{name} (diskseq {})", device.diskseq)
+    } else {
+        name.clone()
+    }
+}
+
+/// `stopped 2.35 us after an I/O that took 20.1 ms on CPU 3`
+pub fn stop(stop: &Stop) -> String {
+    let lag = time(stop.lag_ns);
+    format!(
+        "stopped {lag} after {} on CPU {}",
+        stop.cause, stop.trigger_cpu
+    )
+}
+
 fn print(out: &mut impl Write, source: &Source, stats: &Stats) -> io::Result<()> {
     let devices = stats
         .devices
         .iter()
-        .map(|device| row(device.name.clone(), &device.totals));
+        .map(|device| row(device_name(device, stats), &device.totals));
     print_table(out, "device", devices, DEVICES, stats.devices.len())?;
     let processes = stats.processes.iter().map(|process| {
         let who = &process.submitter;
@@ -159,9 +166,10 @@ fn print(out: &mut impl Write, source: &Source, stats: &Stats) -> io::Result<()>
     };
     writeln!(
         out,
-        "left out of the latencies: {} ambiguous, {} across a loss, {} begun before the trace{or}, {} unfinished at its end{or}, {} without a completion",
+        "left out of the latencies: {} ambiguous, {} across a loss, {} across a change of filters or a stop, {} begun before the trace{or}, {} unfinished at its end{or}, {} without a completion",
         counts.ambiguous,
         counts.cut_by_gap,
+        counts.cut_by_epoch,
         counts.no_issue.max(counts.no_queue),
         counts.queued_at_end.max(counts.issued_at_end),
         counts.no_completion,
@@ -176,6 +184,16 @@ fn print(out: &mut impl Write, source: &Source, stats: &Stats) -> io::Result<()>
         "requests: {errors} with an error, {} requeued, {} completions of a part, {} splits, {} flush sequences",
         counts.requeued, counts.partial, counts.splits, counts.flush_sequences
     )?;
+    if stats.unknown > 0 {
+        let events = output::count(stats.unknown, "event");
+        writeln!(
+            out,
+            "not counted: {events} of kinds that this reader does not know"
+        )?;
+    }
+    for one in source.stops() {
+        writeln!(out, "CPU {} {}", one.cpu, stop(&one))?;
+    }
     for problem in source.problems().iter().take(5) {
         writeln!(out, "{problem}")?;
     }
@@ -205,6 +223,7 @@ fn as_json(source: &Source, stats: &Stats) -> Value {
         let mut value = totals_json(&device.totals);
         value["name"] = json!(device.name);
         value["dev"] = json!(device.dev.map(|dev| dev.to_string()));
+        value["diskseq"] = json!(device.diskseq);
         value["requests"] = json!(device.totals.requests);
         value["errors"] = json!(device.totals.errors);
         devices.push(value);
@@ -223,6 +242,9 @@ fn as_json(source: &Source, stats: &Stats) -> Value {
         "complete": source.trailer().is_some(),
         "problems": source.problems().iter().map(Problem::to_string).collect::<Vec<_>>(),
         "events": stats.events,
+        "unknown": stats.unknown,
+        "disks": source.disks(),
+        "stops": source.stops(),
         "cpus": stats.cpus,
         "duration_ns": stats.duration_ns,
         "lost": stats.lost,
@@ -231,19 +253,4 @@ fn as_json(source: &Source, stats: &Stats) -> Value {
         "devices": devices,
         "processes": processes,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_keep_three_digits() {
-        assert_eq!(time(0), "0 ns");
-        assert_eq!(time(999), "999 ns");
-        assert_eq!(time(1_234), "1.23 us");
-        assert_eq!(time(12_345_678), "12.3 ms");
-        assert_eq!(time(123_456_789), "123 ms");
-        assert_eq!(time(61_000_000_000), "61.0 s");
-    }
 }

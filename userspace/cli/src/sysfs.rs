@@ -44,6 +44,15 @@ fn read_number<T: std::str::FromStr + Default>(path: &Path) -> T {
         .unwrap_or_default()
 }
 
+/// The scheduler in use, which stands in brackets among those there are.
+fn scheduler(dir: &Path) -> String {
+    let text = fs::read_to_string(dir.join("queue/scheduler")).unwrap_or_default();
+    let used = text
+        .split_once('[')
+        .and_then(|(_, rest)| rest.split_once(']'));
+    used.map_or(text.trim(), |(used, _)| used).to_owned()
+}
+
 fn name_of(dir: &Path) -> String {
     let name = dir.file_name().unwrap_or_default().to_string_lossy();
     // sysfs has ! for the / in names like cciss/c0d0.
@@ -138,6 +147,8 @@ impl Sysfs {
             major: dev.major,
             minor: dev.minor,
             sectors: read_number(&dir.join("size")),
+            diskseq: read_number(&dir.join("diskseq")),
+            scheduler: scheduler(dir),
             partitions,
         })
     }
@@ -204,6 +215,11 @@ mod tests {
         let sda = "devices/pci/sda";
         put(&format!("{sda}/dev"), "8:0\n");
         put(&format!("{sda}/size"), "1000000\n");
+        put(&format!("{sda}/diskseq"), "7\n");
+        put(
+            &format!("{sda}/queue/scheduler"),
+            "none [mq-deadline] kyber\n",
+        );
         for (part, start, size) in [(2, 3000, 500), (1, 2048, 900)] {
             let dir = format!("{sda}/sda{part}");
             put(&format!("{dir}/dev"), &format!("8:{part}\n"));
@@ -276,6 +292,11 @@ mod tests {
             .map(|p| (p.minor, p.start))
             .collect();
         assert_eq!(starts, [(1, 2048), (2, 3000)]);
+        assert_eq!(
+            (disks[0].diskseq, disks[0].scheduler.as_str()),
+            (7, "mq-deadline")
+        );
+        assert_eq!((disks[1].diskseq, disks[1].scheduler.as_str()), (0, ""));
         assert_eq!(sysfs.disks(&[DM])[0].name, "dm-0");
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! `blkrelay verify`
 
-use crate::{args, output, Failure, Outcome};
+use crate::{args, output, report, Failure, Outcome};
 use std::io::Write;
 
 /// A file that is broken all over need not be told of byte by byte.
@@ -23,7 +23,10 @@ pub fn run(options: &args::File) -> Result<Outcome, Failure> {
         0 => "whole".to_owned(),
         n => output::count(n as u64, "finding"),
     };
-    writeln!(
+    for stop in &verdict.stops {
+        writeln!(out, "{file}: CPU {} {}", stop.cpu, report::stop(stop))?;
+    }
+    write!(
         out,
         "{file}: {state}: {} in {} of {}, {} lost",
         output::count(verdict.events, "event"),
@@ -31,6 +34,13 @@ pub fn run(options: &args::File) -> Result<Outcome, Failure> {
         output::count(verdict.cpus, "CPU"),
         verdict.lost
     )?;
+    if verdict.written_over > 0 {
+        write!(out, ", {} before them written over", verdict.written_over)?;
+    }
+    if verdict.unknown > 0 {
+        write!(out, ", {} of kinds not known here", verdict.unknown)?;
+    }
+    writeln!(out)?;
     out.flush()?;
     Ok(if findings == 0 {
         Outcome::Good

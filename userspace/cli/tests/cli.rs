@@ -72,8 +72,8 @@ fn write(path: &Path, reads: u64, lost: u64, whole: bool) {
             cpu: 0,
             events,
             lost,
-            unwritten: 0,
             subbufs: 2,
+            ..CpuCounters::default()
         }],
         ..Trailer::default()
     };

@@ -9,9 +9,14 @@
 //! - C has no pid (it happens in whatever task was interrupted): the column is 0;
 //! - times count from the first event of the trace, as blkparse's do;
 //! - sequence numbers count the events of a CPU from 1, lost ones included;
-//! - a gap is a line that begins with `#`.
+//! - what blkparse does not know has names of one or two letters: `E` a completion with an error (as C),
+//!   `W` a wait for a tag, `IS` and `ID` the begin and end of a request's accounting, `ZM` zone management,
+//!   `ZP` and `ZU` a write that waits for its zone and goes on, `ZA` where a zone append went;
+//! - Q goes on with what else it carries, where the trace was recorded with details;
+//! - a gap, and a flight recorder's stop, are lines that begin with `#`.
 
-use blkrelay_trace::{Action, Event, Gap, GapKind, Item};
+use blkrelay_format::abi;
+use blkrelay_trace::{Action, Detail, Event, Gap, GapKind, Item, Stop};
 use std::io::{self, Write};
 
 /// Writes items as lines.
@@ -61,6 +66,33 @@ fn comm(line: &mut Vec<u8>, event: &Event) {
         line.extend_from_slice(event.comm.to_string().as_bytes());
     }
     line.push(b']');
+}
+
+/// Appends what is not as it is for most: ` cgroup=42 ioprio=be/4 hint=2 part=1`.
+fn details(line: &mut Vec<u8>, detail: &Detail) {
+    for (name, value) in [
+        (&b" cgroup="[..], detail.cgroup),
+        (b" ioprio=", detail.ioprio.into()),
+        (b" hint=", detail.write_hint.into()),
+        (b" part=", detail.partno.into()),
+    ] {
+        if value == 0 {
+            continue;
+        }
+        line.extend_from_slice(name);
+        if name == b" ioprio=" {
+            line.extend_from_slice(match detail.ioprio >> 13 {
+                0 => b"none/",
+                1 => b"rt/",
+                2 => b"be/",
+                3 => b"idle/",
+                _ => b"?/",
+            });
+            number(line, detail.ioprio & 7);
+        } else {
+            number(line, value);
+        }
+    }
 }
 
 impl<W: Write> Text<W> {
@@ -123,7 +155,7 @@ impl<W: Write> Text<W> {
             line.push(b' ');
         };
         match event.action {
-            Action::Complete | Action::BioComplete | Action::Requeue => {
+            Action::Complete | Action::BioComplete | Action::Requeue | Action::Error => {
                 if !passthrough {
                     if event.sectors() > 0 {
                         extent(line);
@@ -137,7 +169,12 @@ impl<W: Write> Text<W> {
                 number(line, event.errno() as u16);
                 line.push(b']');
             }
-            Action::Issue | Action::Insert | Action::Queue => {
+            Action::Issue
+            | Action::Insert
+            | Action::Queue
+            | Action::IoStart
+            | Action::IoDone
+            | Action::ZoneAppend => {
                 if passthrough {
                     number(line, event.bytes);
                     line.push(b' ');
@@ -145,8 +182,15 @@ impl<W: Write> Text<W> {
                     extent(line);
                 }
                 comm(line, event);
+                if let Some(detail) = &event.detail {
+                    details(line, detail);
+                }
             }
-            Action::BackMerge | Action::FrontMerge | Action::GetRq | Action::RqMerge => {
+            Action::BackMerge
+            | Action::FrontMerge
+            | Action::GetRq
+            | Action::RqMerge
+            | Action::ZoneMgmt => {
                 if event.sectors() > 0 {
                     extent(line);
                 }
@@ -165,7 +209,27 @@ impl<W: Write> Text<W> {
                 line.push(b' ');
                 comm(line, event);
             }
-            Action::Remap => {
+            Action::TagWait => {
+                comm(line, event);
+                line.extend_from_slice(b" hctx ");
+                number(line, event.id >> 16);
+                line.extend_from_slice(b", ");
+                number(line, event.bytes);
+                line.extend_from_slice(match event.opf.0 & abi::BLKRELAY_W_SCHED {
+                    0 => b" driver tags",
+                    _ => b" scheduler tags",
+                });
+                if event.opf.0 & abi::BLKRELAY_W_RESERVED != 0 {
+                    line.extend_from_slice(b", reserved");
+                }
+            }
+            Action::ZonePlug | Action::ZoneUnplug => {
+                extent(line);
+                comm(line, event);
+                line.extend_from_slice(b" zone ");
+                number(line, event.id);
+            }
+            Action::Remap | Action::RqRemap => {
                 let (from, from_sector) = event.from.unwrap_or_default();
                 extent(line);
                 line.extend_from_slice(b"<- (");
@@ -208,6 +272,26 @@ impl<W: Write> Text<W> {
                 writeln!(self.out, " between {from} and {to}")
             }
         }
+    }
+
+    /// Writes a flight recorder's stop as a comment: `# CPU 1 stopped at 1.000000123, 2.345 us after …`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the output.
+    pub fn stop(&mut self, stop: &Stop) -> io::Result<()> {
+        let ns = stop.ends_ns().saturating_sub(self.genesis.unwrap_or(0));
+        writeln!(
+            self.out,
+            "# CPU {} stopped at {}.{:09}, {}.{:03} us after {} on CPU {}",
+            stop.cpu,
+            ns / 1_000_000_000,
+            ns % 1_000_000_000,
+            stop.lag_ns / 1000,
+            stop.lag_ns % 1000,
+            stop.cause,
+            stop.trigger_cpu
+        )
     }
 
     /// Passes on what the output holds back.

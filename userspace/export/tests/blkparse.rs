@@ -51,6 +51,7 @@ fn rows() -> Vec<Row> {
     rows.push((UnplugSchedule, Some(0), 128, 0, 0));
     rows.push((Split, Some(2048), 1 << 20, 1, 0));
     rows.push((Remap, Some(4096), 4096, 1 | SYNC, 0));
+    rows.push((RqRemap, Some(4096), 4096, 1 | SYNC, 0));
     rows.push((BioComplete, Some(64), 4096, 0, 0));
     rows.push((BioComplete, Some(64), 0, 0, 10));
     for status in [1, 2, 3, 7, 9, 10, 13, 16] {
@@ -78,15 +79,13 @@ fn trace(rows: &[Row]) -> Source {
             opf: *opf,
             id: 7,
             who: match action {
-                Action::Complete | Action::BioComplete => {
-                    Record::pack_complete(*action, *status, 7)
-                }
+                action if action.is_completion() => Record::pack_complete(*action, *status, 7),
                 action => Record::pack_who(*action, 4321),
             },
         });
-        if *action == Action::Remap {
+        if action.is_remap() {
             // blkparse takes the device of an A line from its payload: there we say the whole disk.
-            cpu.from(From::new(8, 17, 2048));
+            cpu.from(RemapFrom::new(8, 17, 2048));
         }
     }
     let bytes = cpu.finish();
@@ -115,7 +114,8 @@ fn encode(event: &Event, out: &mut Vec<u8>) {
         Action::Unplug => (act::UNPLUG_IO, tc::QUEUE),
         Action::UnplugSchedule => (act::UNPLUG_TIMER, tc::QUEUE),
         Action::Split => (act::SPLIT, 0),
-        Action::Remap => (act::REMAP, tc::QUEUE),
+        Action::Remap | Action::RqRemap => (act::REMAP, tc::QUEUE),
+        other => unreachable!("blkparse does not know {other:?}"),
     };
     let request = if event.opf.is_passthrough() {
         tc::PC
@@ -138,7 +138,7 @@ fn encode(event: &Event, out: &mut Vec<u8>) {
             let rest = event.sector.unwrap() + u64::from(event.bytes >> 9);
             pdu.extend(rest.to_be_bytes());
         }
-        Action::Remap => {
+        Action::Remap | Action::RqRemap => {
             let (from, sector) = event.from.unwrap();
             pdu.extend((from.major << 20 | from.minor).to_be_bytes());
             pdu.extend((8u32 << 20 | 16).to_be_bytes());
@@ -257,6 +257,76 @@ fn lines_by_hand() {
         "  8,16   0        5     0.493827156  4321  A   R 4096 + 8 <- (8,17) 2048",
     ];
     assert_eq!(lines(&trace(&rows)), expected);
+}
+
+/// What blkparse has no lines for.
+#[test]
+fn lines_of_our_own() {
+    use Action::*;
+    let rows = [
+        (Error, Some(2048), 4096, 1, 10),
+        (TagWait, None, 64, 3, 0),
+        (IoStart, Some(2048), 4096, 1, 0),
+        (IoDone, Some(2048), 0, 1, 0),
+        (ZoneMgmt, Some(4096), 1 << 20, 17, 0),
+        (ZonePlug, Some(4096), 4096, 0, 0),
+        (ZoneAppend, Some(4104), 4096, 7, 0),
+    ];
+    let expected = [
+        "  8,16   0        1     0.000000000     0  E   W 2048 + 8 [65531]",
+        "  8,16   0        2     0.123456789  4321  W   N [mkfs.ext4] hctx 0, 64 scheduler tags, reserved",
+        "  8,16   0        3     0.246913578  4321 IS   W 2048 + 8 [mkfs.ext4]",
+        "  8,16   0        4     0.370370367  4321 ID   W [mkfs.ext4]",
+        "  8,16   0        5     0.493827156  4321 ZM   W 4096 + 2048 [mkfs.ext4]",
+        "  8,16   0        6     0.617283945  4321 ZP   N 4096 + 8 [mkfs.ext4] zone 7",
+        "  8,16   0        7     0.740740734  4321 ZA   W 4104 + 8 [mkfs.ext4]",
+    ];
+    assert_eq!(lines(&trace(&rows)), expected);
+}
+
+#[test]
+fn a_q_shows_its_details() {
+    let mut cpu = SubbufBuilder::new([1; 16], 0, Clock::Mono, 1_000_000);
+    let queue = Record {
+        time: 5,
+        place: Record::pack_place(Some(8), 1),
+        bytes: 4096,
+        who: Record::pack_who(Action::Queue, 4321),
+        ..Record::default()
+    };
+    cpu.device(Device::new(1, 8, 16, "sdb"))
+        .task(Task::new("dd", 4321, 4321))
+        .event(queue)
+        .detail(Detail {
+            ioprio: 1 << 13 | 3,
+            write_hint: 2,
+            ..Detail::new(77)
+        })
+        .overwrite()
+        .stop(Stop::new(2_505, 5, 2, 1, 0));
+    let meta = Meta {
+        format: FORMAT_VERSION,
+        ..Meta::default()
+    };
+    let mut writer = Writer::new(Vec::new(), &meta).unwrap();
+    writer
+        .subbufs(&cpu.finish(), &mut Appended::default())
+        .unwrap();
+    let source = Source::from_bytes(writer.get_ref().clone()).unwrap();
+    let line =
+        "  8,16   0        1     0.000000000  4321  Q   R 8 + 8 [dd] cgroup=77 ioprio=rt/3 hint=2";
+    assert_eq!(lines(&source), [line]);
+    let mut text = Vec::new();
+    let mut output = Text::new(&mut text);
+    for item in source.events() {
+        output.item(&item).unwrap();
+    }
+    for stop in source.stops() {
+        output.stop(&stop).unwrap();
+    }
+    let stop =
+        "# CPU 0 stopped at 0.000002500, 2.500 us after a freeze written to control on CPU 2";
+    assert_eq!(String::from_utf8(text).unwrap().lines().last(), Some(stop));
 }
 
 #[test]

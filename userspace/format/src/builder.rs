@@ -2,7 +2,7 @@
 //! Making sub-buffers without the module: what the tests of this and the other crates are fed with.
 
 use crate::record::SLOT;
-use crate::{abi, Clock, Device, From, Header, Record, Task, SUBBUF_MAGIC};
+use crate::{abi, Clock, Detail, Device, Header, Record, RemapFrom, Stop, Task, SUBBUF_MAGIC};
 use zerocopy::IntoBytes;
 
 /// Puts together one sub-buffer after another of a CPU's stream, with numbers and counters that add up.
@@ -66,8 +66,32 @@ impl SubbufBuilder {
     }
 
     /// Adds a from record, which belongs to the event just added.
-    pub fn from(&mut self, from: From) -> &mut SubbufBuilder {
+    pub fn from(&mut self, from: RemapFrom) -> &mut SubbufBuilder {
         self.records.extend_from_slice(from.as_bytes());
+        self
+    }
+
+    /// Adds a detail record, which belongs to the event just added.
+    pub fn detail(&mut self, detail: Detail) -> &mut SubbufBuilder {
+        self.records.extend_from_slice(detail.as_bytes());
+        self
+    }
+
+    /// Adds a stop record.
+    pub fn stop(&mut self, stop: Stop) -> &mut SubbufBuilder {
+        self.records.extend_from_slice(stop.as_bytes());
+        self
+    }
+
+    /// The stream is a flight recorder's: its sub-buffers say that older ones may be written over.
+    pub fn overwrite(&mut self) -> &mut SubbufBuilder {
+        self.header.flags |= abi::BLKRELAY_SUBBUF_OVERWRITE as u16;
+        self
+    }
+
+    /// The sub-buffer being made and those after it are of this configuration epoch.
+    pub fn epoch(&mut self, epoch: u32) -> &mut SubbufBuilder {
+        self.header.epoch = epoch;
         self
     }
 

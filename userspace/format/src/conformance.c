@@ -10,11 +10,15 @@
 _Static_assert(sizeof(struct blkrelay_record) == BLKRELAY_RECORD_SIZE, "an event is one slot");
 _Static_assert(sizeof(struct blkrelay_task) == BLKRELAY_RECORD_SIZE, "a task is one slot");
 _Static_assert(sizeof(struct blkrelay_from) == BLKRELAY_RECORD_SIZE, "a from record is one slot");
+_Static_assert(sizeof(struct blkrelay_detail) == BLKRELAY_RECORD_SIZE, "a detail is one slot");
+_Static_assert(sizeof(struct blkrelay_stop) == BLKRELAY_RECORD_SIZE, "a stop is one slot");
 _Static_assert(sizeof(struct blkrelay_device) == 3 * BLKRELAY_RECORD_SIZE, "a device is three slots");
 _Static_assert(sizeof(struct blkrelay_subbuf) % BLKRELAY_RECORD_SIZE == 0, "slots stay aligned");
 _Static_assert(offsetof(struct blkrelay_record, who) == 28, "the last word of a slot");
 _Static_assert(offsetof(struct blkrelay_task, who) == 28, "the last word of a slot");
 _Static_assert(offsetof(struct blkrelay_from, who) == 28, "the last word of a slot");
+_Static_assert(offsetof(struct blkrelay_detail, who) == 28, "the last word of a slot");
+_Static_assert(offsetof(struct blkrelay_stop, who) == 28, "the last word of a slot");
 _Static_assert(offsetof(struct blkrelay_device, who) == 28, "the last word of the first slot");
 _Static_assert(BLK_TC_FUA == 1 << 15 && BLK_TC_QUEUE == 1 << 4, "categories of blktrace");
 _Static_assert(__BLK_TA_REMAP == 15 && __BLK_TA_CGROUP == 1 << 8, "actions of blktrace");
@@ -56,6 +60,19 @@ const struct field blkrelay_conformance[] = {
 	FIELD(blkrelay_from, sector),
 	FIELD(blkrelay_from, dev),
 	FIELD(blkrelay_from, who),
+	WHOLE(blkrelay_detail),
+	FIELD(blkrelay_detail, cgroup),
+	FIELD(blkrelay_detail, flags),
+	FIELD(blkrelay_detail, ioprio),
+	FIELD(blkrelay_detail, write_hint),
+	FIELD(blkrelay_detail, partno),
+	FIELD(blkrelay_detail, who),
+	WHOLE(blkrelay_stop),
+	FIELD(blkrelay_stop, time),
+	FIELD(blkrelay_stop, trigger),
+	FIELD(blkrelay_stop, value),
+	FIELD(blkrelay_stop, cpu),
+	FIELD(blkrelay_stop, who),
 	WHOLE(blkrelay_subbuf),
 	FIELD(blkrelay_subbuf, magic),
 	FIELD(blkrelay_subbuf, version),

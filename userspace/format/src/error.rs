@@ -69,10 +69,10 @@ pub enum Error {
     /// META is missing or not first.
     #[error("no META chunk at the start")]
     NoMeta,
-    /// META or TRAILER is not the JSON that it should be.
+    /// META, DEVICES or TRAILER is not the JSON that it should be.
     #[error("the {what} chunk is not valid: {why}")]
     BadJson {
-        /// `META` or `TRAILER`.
+        /// `META`, `DEVICES` or `TRAILER`.
         what: &'static str,
         /// The parser's words.
         why: String,
@@ -94,7 +94,7 @@ pub enum Error {
         /// What it holds.
         value: u64,
     },
-    /// A slot with an action code that is no event and no side record.
+    /// A slot with action code 0, which is no event and no side record.
     #[error("slot {slot}: no such action: {action}")]
     UnknownAction {
         /// Number of the slot in its sub-buffer, from 0.

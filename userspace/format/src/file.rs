@@ -26,6 +26,8 @@ pub enum ChunkType {
     Trailer,
     /// [`IndexEntry`] for each sub-buffer.
     Index,
+    /// [`Disk`](crate::Disk)s as JSON: they have changed since META or the DEVICES before.
+    Devices,
     /// To be skipped.
     Unknown(u16),
 }
@@ -38,6 +40,7 @@ impl ChunkType {
             ChunkType::Subbuf => abi::BLKRELAY_CHUNK_SUBBUF as u16,
             ChunkType::Trailer => abi::BLKRELAY_CHUNK_TRAILER as u16,
             ChunkType::Index => abi::BLKRELAY_CHUNK_INDEX as u16,
+            ChunkType::Devices => abi::BLKRELAY_CHUNK_DEVICES as u16,
             ChunkType::Unknown(code) => code,
         }
     }
@@ -49,6 +52,7 @@ impl ChunkType {
             abi::BLKRELAY_CHUNK_SUBBUF => ChunkType::Subbuf,
             abi::BLKRELAY_CHUNK_TRAILER => ChunkType::Trailer,
             abi::BLKRELAY_CHUNK_INDEX => ChunkType::Index,
+            abi::BLKRELAY_CHUNK_DEVICES => ChunkType::Devices,
             _ => ChunkType::Unknown(code),
         }
     }

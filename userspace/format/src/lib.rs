@@ -32,6 +32,7 @@ mod error;
 mod file;
 mod meta;
 mod record;
+mod status;
 mod subbuf;
 mod writer;
 
@@ -41,7 +42,13 @@ pub use file::{
     check_magic, chunk_len, read_index, read_meta, Chunk, ChunkHead, ChunkType, Chunks, IndexEntry,
     CHUNK_HEAD, FILE_MAGIC,
 };
-pub use meta::{CpuCounters, Disk, End, Kernel, Meta, Options, Partition, Trailer, FORMAT_VERSION};
-pub use record::{c_array, c_bytes, Action, Device, From, Record, Slot, Slots, Task, SLOT};
+pub use meta::{
+    parse_devices, CpuCounters, Disk, End, Kernel, Meta, Options, Partition, Trailer,
+    FORMAT_VERSION,
+};
+pub use record::{
+    c_array, c_bytes, Action, Detail, Device, Record, RemapFrom, Slot, Slots, Stop, Task, SLOT,
+};
+pub use status::{CpuStatus, Status};
 pub use subbuf::{Clock, Header, Subbuf, SUBBUF_MAGIC};
 pub use writer::{Appended, WriteError, Writer};

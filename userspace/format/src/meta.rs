@@ -65,6 +65,10 @@ pub struct Disk {
     pub minor: u32,
     /// Capacity in sectors of 512 bytes.
     pub sectors: u64,
+    /// `/sys/block/DISK/diskseq`: tells it from an earlier one of the same name. 0 if it is not known.
+    pub diskseq: u64,
+    /// The I/O scheduler in use; empty for a bio-based device.
+    pub scheduler: String,
     /// Its partitions, in the order of their start.
     pub partitions: Vec<Partition>,
 }
@@ -91,6 +95,8 @@ pub struct Partition {
 pub struct Options {
     /// `all`, or `MAJ:MIN,MAJ:MIN…`.
     pub devices: String,
+    /// All words of the module's `start` command.
+    pub start: String,
     /// Bytes of a sub-buffer.
     pub subbuf_size: u64,
     /// Sub-buffers per CPU.
@@ -115,6 +121,8 @@ pub enum End {
     Error(String),
     /// The trace was stopped by someone else.
     Stopped,
+    /// A flight recorder was frozen by its trigger: the stop records tell by which.
+    Trigger,
 }
 
 /// Exact counters after stop: the TRAILER chunk.
@@ -129,7 +137,8 @@ pub struct Trailer {
     pub cpus: Vec<CpuCounters>,
 }
 
-/// A CPU's counters. `events + lost` is the number of events that the probes saw there.
+/// A CPU's counters. `events + lost` is the number of events that the probes saw there; `events` are
+/// `written_over`, `unwritten`, or in this file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CpuCounters {
@@ -139,6 +148,9 @@ pub struct CpuCounters {
     pub events: u64,
     /// Events that the module lost for want of room.
     pub lost: u64,
+    /// Of a flight recorder: events before the oldest sub-buffer kept. Newer ones were written over them, or
+    /// they were read at an earlier trigger.
+    pub written_over: u64,
     /// Events that the module wrote and the reader could not store.
     pub unwritten: u64,
     /// Sub-buffers stored in this file.
@@ -170,6 +182,18 @@ impl Meta {
         }
         serde_json::from_slice(bytes).map_err(bad)
     }
+}
+
+/// Parses the payload of a DEVICES chunk.
+///
+/// # Errors
+///
+/// [`Error::BadJson`].
+pub fn parse_devices(bytes: &[u8]) -> Result<Vec<Disk>, Error> {
+    serde_json::from_slice(bytes).map_err(|error| Error::BadJson {
+        what: "DEVICES",
+        why: printable(&error.to_string()),
+    })
 }
 
 impl Trailer {

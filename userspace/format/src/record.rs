@@ -13,8 +13,12 @@ pub type Record = abi::blkrelay_record;
 pub type Task = abi::blkrelay_task;
 /// What a queue id means. See `struct blkrelay_device`.
 pub type Device = abi::blkrelay_device;
-/// Where a remapped bio came from. See `struct blkrelay_from`.
-pub type From = abi::blkrelay_from;
+/// Where a remapped bio or request came from. See `struct blkrelay_from`.
+pub type RemapFrom = abi::blkrelay_from;
+/// What else a Q carries. See `struct blkrelay_detail`.
+pub type Detail = abi::blkrelay_detail;
+/// The flight recorder has stopped on this CPU. See `struct blkrelay_stop`.
+pub type Stop = abi::blkrelay_stop;
 
 /// What happened. The names are blkparse's letters; the codes are the contract's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -50,11 +54,29 @@ pub enum Action {
     RqMerge = abi::BLKRELAY_N as u8,
     /// A bio-based driver completed a bio (`block_bio_complete`); blktrace calls it C as well.
     BioComplete = abi::BLKRELAY_BIO_C as u8,
+    /// A request was mapped to another device (`block_rq_remap`); blktrace calls it A as well.
+    RqRemap = abi::BLKRELAY_RQ_A as u8,
+    /// A completion ended with an error (`block_rq_error`); it follows the C that has the same status.
+    Error = abi::BLKRELAY_ERROR as u8,
+    /// A task is about to wait for a tag (`block_rq_tag_wait`).
+    TagWait = abi::BLKRELAY_W as u8,
+    /// Accounting of a request begins (`block_io_start`).
+    IoStart = abi::BLKRELAY_IO_START as u8,
+    /// Accounting of a request ends (`block_io_done`).
+    IoDone = abi::BLKRELAY_IO_DONE as u8,
+    /// Zone management was submitted (`blkdev_zone_mgmt`).
+    ZoneMgmt = abi::BLKRELAY_ZONE_MGMT as u8,
+    /// A write waits for its zone (`disk_zone_wplug_add_bio`).
+    ZonePlug = abi::BLKRELAY_ZONE_PLUG as u8,
+    /// A write that waited for its zone goes on (`blk_zone_wplug_bio`).
+    ZoneUnplug = abi::BLKRELAY_ZONE_UNPLUG as u8,
+    /// Where a zone append went (`blk_zone_append_update_request_bio`).
+    ZoneAppend = abi::BLKRELAY_ZONE_APPEND as u8,
 }
 
 impl Action {
     /// All of them, in the order of their codes.
-    pub const ALL: [Action; 15] = [
+    pub const ALL: [Action; 24] = [
         Action::Queue,
         Action::BackMerge,
         Action::FrontMerge,
@@ -70,6 +92,15 @@ impl Action {
         Action::Remap,
         Action::RqMerge,
         Action::BioComplete,
+        Action::RqRemap,
+        Action::Error,
+        Action::TagWait,
+        Action::IoStart,
+        Action::IoDone,
+        Action::ZoneMgmt,
+        Action::ZonePlug,
+        Action::ZoneUnplug,
+        Action::ZoneAppend,
     ];
 
     /// The action of a contract code; `None` for 0, for codes not given out and for side records.
@@ -78,14 +109,15 @@ impl Action {
         Action::ALL.get(usize::from(code).wrapping_sub(1)).copied()
     }
 
-    /// The contract's code, 1..=15.
+    /// The contract's code, 1..=24.
     #[inline]
     pub fn code(self) -> u8 {
         self as u8
     }
 
     /// What blkparse prints in its action column: `UT` for [`Action::UnplugSchedule`], `M` for both kinds
-    /// of back merge, `C` for both kinds of completion.
+    /// of back merge, `C` for both kinds of completion, `A` for both kinds of remap. What blkparse does not
+    /// know has a name of one or two letters that it does not use: `E`, `W`, `IS`, `ID`, `ZM`, `ZP`, `ZU`, `ZA`.
     pub fn name(self) -> &'static str {
         match self {
             Action::Queue => "Q",
@@ -100,7 +132,15 @@ impl Action {
             Action::Unplug => "U",
             Action::UnplugSchedule => "UT",
             Action::Split => "X",
-            Action::Remap => "A",
+            Action::Remap | Action::RqRemap => "A",
+            Action::Error => "E",
+            Action::TagWait => "W",
+            Action::IoStart => "IS",
+            Action::IoDone => "ID",
+            Action::ZoneMgmt => "ZM",
+            Action::ZonePlug => "ZP",
+            Action::ZoneUnplug => "ZU",
+            Action::ZoneAppend => "ZA",
         }
     }
 
@@ -108,13 +148,42 @@ impl Action {
     pub fn is_request(self) -> bool {
         matches!(
             self,
-            Action::Insert | Action::Requeue | Action::Issue | Action::Complete | Action::RqMerge
+            Action::Insert
+                | Action::Requeue
+                | Action::Issue
+                | Action::Complete
+                | Action::RqMerge
+                | Action::RqRemap
+                | Action::Error
+                | Action::IoStart
+                | Action::IoDone
+                | Action::ZoneAppend
         )
     }
 
-    /// Whether this is a completion: it carries a status, and names no task.
+    /// Whether the record's `id` is a bio's.
+    pub fn is_bio(self) -> bool {
+        matches!(
+            self,
+            Action::Queue
+                | Action::BackMerge
+                | Action::FrontMerge
+                | Action::GetRq
+                | Action::Split
+                | Action::Remap
+                | Action::BioComplete
+                | Action::ZoneMgmt
+        )
+    }
+
+    /// Whether this tells of a completion: it carries a status, and names no task.
     pub fn is_completion(self) -> bool {
-        matches!(self, Action::Complete | Action::BioComplete)
+        matches!(self, Action::Complete | Action::BioComplete | Action::Error)
+    }
+
+    /// Whether a from record follows.
+    pub fn is_remap(self) -> bool {
+        matches!(self, Action::Remap | Action::RqRemap)
     }
 }
 
@@ -132,7 +201,7 @@ impl Record {
     }
 
     /// First sector on the whole disk, in units of 512 bytes. `None` for passthrough requests, for
-    /// the flush machinery's own, and for P, U and T.
+    /// the flush machinery's own, and for P, U, T and W.
     #[inline]
     pub fn sector(&self) -> Option<u64> {
         let sector = self.place & abi::BLKRELAY_SECTOR_MASK;
@@ -237,10 +306,10 @@ impl Device {
     }
 }
 
-impl From {
+impl RemapFrom {
     /// A from side record, ready to be written.
-    pub fn new(major: u32, minor: u32, sector: u64) -> From {
-        From {
+    pub fn new(major: u32, minor: u32, sector: u64) -> RemapFrom {
+        RemapFrom {
             sector,
             dev: major << 20 | minor & 0xf_ffff,
             reserved: [0; 4],
@@ -259,6 +328,41 @@ impl From {
     }
 }
 
+impl Detail {
+    /// A detail side record of an I/O of this cgroup, ready to be written. All else is 0.
+    pub fn new(cgroup: u64) -> Detail {
+        Detail {
+            cgroup,
+            who: side_who(abi::BLKRELAY_DETAIL, 1),
+            ..Detail::default()
+        }
+    }
+}
+
+impl Stop {
+    /// A stop side record, ready to be written: this CPU stopped at `time`, for what happened on `cpu` at
+    /// `trigger`.
+    pub fn new(time: u64, trigger: u64, cpu: u16, cause: u16, value: u64) -> Stop {
+        Stop {
+            time,
+            trigger,
+            value,
+            cpu: u32::from(cause) << 16 | u32::from(cpu),
+            who: side_who(abi::BLKRELAY_STOP, 1),
+        }
+    }
+
+    /// The CPU of the trigger.
+    pub fn trigger_cpu(&self) -> u16 {
+        self.cpu as u16
+    }
+
+    /// `BLKRELAY_CAUSE_*`.
+    pub fn cause(&self) -> u16 {
+        (self.cpu >> 16) as u16
+    }
+}
+
 fn side_who(code: u32, slots: u32) -> u32 {
     code << abi::BLKRELAY_WHO_SHIFT | slots
 }
@@ -272,8 +376,14 @@ pub enum Slot {
     Task(Task),
     /// Names a queue for the events that follow in this sub-buffer.
     Device(Device),
-    /// Belongs to the [`Action::Remap`] event just before it.
-    From(From),
+    /// Belongs to the [`Action::Remap`] or [`Action::RqRemap`] event just before it.
+    From(RemapFrom),
+    /// Belongs to the [`Action::Queue`] event just before it.
+    Detail(Detail),
+    /// The last record of a flight recorder's stream.
+    Stop(Stop),
+    /// An event of a code that this reader does not know, to be counted and skipped.
+    UnknownEvent(Record),
     /// A side record that this reader does not know, to be skipped.
     Unknown {
         /// Its code, from `0x80`.
@@ -301,15 +411,26 @@ impl<'a> Slots<'a> {
         self.slot
     }
 
-    /// The next slot if it is a [`From`] record, which is then consumed.
+    /// The next slot if it is a [`RemapFrom`] record, which is then consumed.
     #[inline]
-    pub fn take_from(&mut self) -> Option<From> {
-        let from = From::read_from_prefix(self.bytes).ok()?.0;
+    pub fn take_from(&mut self) -> Option<RemapFrom> {
+        let from = RemapFrom::read_from_prefix(self.bytes).ok()?.0;
         if from.who != side_who(abi::BLKRELAY_FROM, 1) {
             return None;
         }
         self.advance(1);
         Some(from)
+    }
+
+    /// The next slot if it is a [`Detail`] record, which is then consumed.
+    #[inline]
+    pub fn take_detail(&mut self) -> Option<Detail> {
+        let detail = Detail::read_from_prefix(self.bytes).ok()?.0;
+        if detail.who != side_who(abi::BLKRELAY_DETAIL, 1) {
+            return None;
+        }
+        self.advance(1);
+        Some(detail)
     }
 
     #[inline]
@@ -336,17 +457,17 @@ impl<'a> Slots<'a> {
                 left,
             });
         }
+        fn read<T: FromBytes>(bytes: &[u8], slot: fn(T) -> Slot) -> Option<Slot> {
+            Some(slot(T::read_from_prefix(bytes).ok()?.0))
+        }
+        let bytes = self.bytes;
         let slot = match (u32::from(code), slots) {
-            (abi::BLKRELAY_TASK, 1) => Task::read_from_prefix(self.bytes)
-                .ok()
-                .map(|(task, _)| Slot::Task(task)),
-            (abi::BLKRELAY_DEVICE, 3) => Device::read_from_prefix(self.bytes)
-                .ok()
-                .map(|(device, _)| Slot::Device(device)),
-            (abi::BLKRELAY_FROM, 1) => From::read_from_prefix(self.bytes)
-                .ok()
-                .map(|(from, _)| Slot::From(from)),
-            (abi::BLKRELAY_TASK | abi::BLKRELAY_DEVICE | abi::BLKRELAY_FROM, _) => {
+            (abi::BLKRELAY_TASK, 1) => read(bytes, Slot::Task),
+            (abi::BLKRELAY_DEVICE, 3) => read(bytes, Slot::Device),
+            (abi::BLKRELAY_FROM, 1) => read(bytes, Slot::From),
+            (abi::BLKRELAY_DETAIL, 1) => read(bytes, Slot::Detail),
+            (abi::BLKRELAY_STOP, 1) => read(bytes, Slot::Stop),
+            (abi::BLKRELAY_TASK..=abi::BLKRELAY_STOP, _) => {
                 return self.fail(Error::SideLength {
                     slot: self.slot,
                     code,
@@ -375,6 +496,10 @@ impl Iterator for Slots<'_> {
         }
         if u32::from(code) >= abi::BLKRELAY_SIDE {
             return self.side(&record);
+        }
+        if code != 0 {
+            self.advance(1);
+            return Some(Ok(Slot::UnknownEvent(record)));
         }
         self.fail(Error::UnknownAction {
             slot: self.slot,

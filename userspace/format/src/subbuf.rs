@@ -79,6 +79,11 @@ impl Header {
         self.events.saturating_add(self.count.into())
     }
 
+    /// Whether this is a flight recorder's, so that older ones may have been written over.
+    pub fn overwrites(&self) -> bool {
+        u32::from(self.flags) & abi::BLKRELAY_SUBBUF_OVERWRITE != 0
+    }
+
     /// Whether the anchor maps the trace's clock to CLOCK_MONOTONIC.
     pub fn anchor_ok(&self) -> bool {
         u32::from(self.flags) & abi::BLKRELAY_SUBBUF_ANCHOR_BAD == 0
@@ -118,7 +123,7 @@ impl<'a> Subbuf<'a> {
     pub fn first(&self) -> u64 {
         self.slots()
             .find_map(|slot| match slot {
-                Ok(Slot::Event(_, record)) => Some(record.time),
+                Ok(Slot::Event(_, record) | Slot::UnknownEvent(record)) => Some(record.time),
                 _ => None,
             })
             .unwrap_or(0)

@@ -66,6 +66,13 @@ fn c_and_rust_agree() {
             "hw_queues" = hw_queues: 4, "name" = name: 32
         }
         "blkrelay_from" = abi::blkrelay_from { "sector" = sector: 8, "dev" = dev: 4, "who" = who: 4 }
+        "blkrelay_detail" = abi::blkrelay_detail {
+            "cgroup" = cgroup: 8, "flags" = flags: 4, "ioprio" = ioprio: 2, "write_hint" = write_hint: 1,
+            "partno" = partno: 1, "who" = who: 4
+        }
+        "blkrelay_stop" = abi::blkrelay_stop {
+            "time" = time: 8, "trigger" = trigger: 8, "value" = value: 8, "cpu" = cpu: 4, "who" = who: 4
+        }
         "blkrelay_subbuf" = abi::blkrelay_subbuf {
             "magic" = magic: 4, "version" = version: 2, "header_len" = header_len: 2, "used" = used: 4,
             "record_len" = record_len: 2, "flags" = flags: 2, "trace_id" = trace_id: 16, "cpu" = cpu: 4,

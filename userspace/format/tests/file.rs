@@ -82,6 +82,7 @@ fn walk(file: &[u8]) -> Result<(usize, usize), Error> {
             ChunkType::Meta => drop(Meta::parse(payload)?),
             ChunkType::Trailer => drop(Trailer::parse(payload)?),
             ChunkType::Index => drop(read_index(payload)?),
+            ChunkType::Devices => drop(parse_devices(payload)?),
             ChunkType::Unknown(_) => unknown += 1,
             ChunkType::Subbuf => {
                 for slot in Subbuf::parse(payload)?.slots() {
@@ -153,7 +154,7 @@ fn each_way_to_be_broken_has_its_error() {
     assert_eq!(walk(&swapped), Err(Error::ForeignEndian));
 
     let mut broken = subbuf(0, 0, &[1]);
-    broken[128 + 32 + 31] = 0x10;
+    broken[128 + 32 + 31] = 0;
     assert_eq!(
         Subbuf::parse(&broken)
             .unwrap()
@@ -161,10 +162,7 @@ fn each_way_to_be_broken_has_its_error() {
             .nth(1)
             .unwrap()
             .err(),
-        Some(Error::UnknownAction {
-            slot: 1,
-            action: 16
-        })
+        Some(Error::UnknownAction { slot: 1, action: 0 })
     );
     let mut broken = subbuf(0, 0, &[1]);
     broken[128 + 28] = 3;
@@ -338,4 +336,66 @@ fn the_checksum_is_xxh3() {
     assert_eq!(of(b"a"), 0xe6c6_32b6_1e96_4e1f);
     let long: Vec<u8> = (0..1000u32).map(|n| (n % 251) as u8).collect();
     assert_eq!(of(&long), 0x33ef_703f_b2b2_0ed1);
+}
+
+/// Slots as the contract has them, byte by byte, on a little-endian machine.
+#[test]
+#[cfg(target_endian = "little")]
+fn slots_by_hand() {
+    let mut bytes = Vec::new();
+    // An event of a code not given out yet.
+    bytes.extend([[0x11; 28].as_slice(), &[0, 0, 0, 0x7e]].concat());
+    // Detail: cgroup 0x1234, flags 0x40, ioprio class 2 level 4, hint 3, partition 5.
+    bytes.extend([0x34, 0x12, 0, 0, 0, 0, 0, 0, 0x40, 0, 0, 0, 4, 0x40, 3, 5]);
+    bytes.extend([0; 12]);
+    bytes.extend([1, 0, 0, 0x83]);
+    // Stop: at 0x210, trigger at 0x200, value 10, CPU 7, an error.
+    bytes.extend([0x10, 2, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0]);
+    bytes.extend([10, 0, 0, 0, 0, 0, 0, 0, 7, 0, 2, 0]);
+    bytes.extend([1, 0, 0, 0x84]);
+    let mut slots = Slots::new(&bytes);
+    let Some(Ok(Slot::UnknownEvent(record))) = slots.next() else {
+        unreachable!("an event");
+    };
+    assert_eq!((record.code(), record.time), (0x7e, 0x1111_1111_1111_1111));
+    let Some(Ok(Slot::Detail(detail))) = slots.clone().next() else {
+        unreachable!("a detail");
+    };
+    assert_eq!((detail.cgroup, detail.flags), (0x1234, 0x40));
+    assert_eq!(
+        (detail.ioprio, detail.write_hint, detail.partno),
+        (2 << 13 | 4, 3, 5)
+    );
+    assert_eq!(slots.take_from(), None);
+    assert_eq!(slots.take_detail(), Some(detail));
+    assert_eq!(slots.take_detail(), None);
+    let Some(Ok(Slot::Stop(stop))) = slots.next() else {
+        unreachable!("a stop");
+    };
+    assert_eq!((stop.time, stop.trigger, stop.value), (0x210, 0x200, 10));
+    assert_eq!((stop.trigger_cpu(), stop.cause()), (7, 2));
+    assert_eq!(stop, Stop::new(0x210, 0x200, 7, 2, 10));
+    assert!(slots.next().is_none());
+
+    bytes[31] = 0;
+    let error = Error::UnknownAction { slot: 0, action: 0 };
+    assert!(matches!(Slots::new(&bytes).next(), Some(Err(found)) if found == error));
+}
+
+/// The codes are the header's, and no two kinds that are told apart have the same name.
+#[test]
+fn actions_have_codes_and_names() {
+    for (code, action) in (1u8..).zip(Action::ALL) {
+        assert_eq!(
+            (action.code(), Action::from_code(code)),
+            (code, Some(action))
+        );
+        assert!(action.name().len() <= 2);
+    }
+    assert_eq!(Action::from_code(25), None);
+    let names: Vec<&str> = Action::ALL.iter().map(|action| action.name()).collect();
+    assert_eq!(
+        names.join(" "),
+        "Q M F G I R D C P U UT X A M C A E W IS ID ZM ZP ZU ZA"
+    );
 }

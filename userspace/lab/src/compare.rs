@@ -92,8 +92,9 @@ fn letter(action: Action) -> Option<char> {
         Action::FrontMerge => 'F',
         Action::Requeue => 'R',
         Action::Split => 'X',
-        Action::Remap => 'A',
-        Action::Plug | Action::Unplug | Action::UnplugSchedule => return None,
+        Action::Remap | Action::RqRemap => 'A',
+        // Plugs, and what blkparse does not know.
+        _ => return None,
     })
 }
 

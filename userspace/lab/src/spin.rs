@@ -137,6 +137,7 @@ pub fn spin(args: &Spin) -> Result<ExitCode> {
                 lost: number(line, "lost")?,
                 unwritten: number(line, "events")?.saturating_sub(events),
                 subbufs: stored.len() as u64,
+                ..CpuCounters::default()
             });
         }
     }

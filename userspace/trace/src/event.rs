@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 //! What a trace is made of once it is merged: events and gaps.
 
+use crate::clock::ClockMap;
 use crate::op::{self, Opf};
-use blkrelay_format::Action;
+use blkrelay_format::{abi, Action, Stop as StopRecord};
 use serde::Serialize;
 use std::fmt;
 
@@ -56,6 +57,21 @@ impl fmt::Debug for Comm {
     }
 }
 
+/// What else a Q carries, where the trace was recorded with details.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Detail {
+    /// The cgroup that the I/O is charged to: its directory's inode number; 0: none.
+    pub cgroup: u64,
+    /// `bi_flags`, as `linux/blk_types.h` has them.
+    pub flags: u32,
+    /// Class << 13 | hint << 3 | level, as `linux/ioprio.h` has it; 0: none.
+    pub ioprio: u16,
+    /// `enum rw_hint` of `linux/rw_hint.h`.
+    pub write_hint: u8,
+    /// Number of the partition that it was submitted to; 0: the whole disk.
+    pub partno: u8,
+}
+
 /// One block event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -69,36 +85,45 @@ pub struct Event {
     pub seq: u64,
     /// What happened.
     pub action: Action,
+    /// The configuration epoch: from 1, a new one when filters change, and when a flight recorder is armed
+    /// again.
+    pub epoch: u32,
     /// The request queue's id.
     pub queue: u16,
     /// The whole disk; `None` if the queue has none or the trace does not name it.
     pub dev: Option<Dev>,
+    /// Tells the disk from an earlier one of the same queue id or number; 0 if it is not known.
+    pub diskseq: u64,
     /// First sector on the whole disk, 512 bytes each; `None` for passthrough requests, for the flush
-    /// machinery's own, and for P, U and UT.
+    /// machinery's own, and for P, U, UT and W.
     pub sector: Option<u64>,
-    /// Bytes of the bio or request; C: completed by this call; U and UT: requests unplugged.
+    /// Bytes of the bio or request; C and E: completed by this call; U and UT: requests unplugged; W: tags
+    /// in the pool.
     pub bytes: u32,
-    /// Operation and flags.
+    /// Operation and flags; of W: `BLKRELAY_W_*`.
     pub opf: Opf,
-    /// Request events: hardware queue << 16 | tag. Bio events: bits of the bio's address.
+    /// Request events: hardware queue << 16 | tag. Bio events: bits of the bio's address. W: hardware queue
+    /// << 16. ZP and ZU: number of the zone.
     pub id: u32,
-    /// The current task's thread id. `None` for C, which comes in whatever task was interrupted.
+    /// The current task's thread id. `None` for C and E, which come in whatever task was interrupted.
     pub pid: Option<u32>,
     /// The task's process id; 0 if not known.
     pub tgid: u32,
     /// The task's name.
     pub comm: Comm,
-    /// C only: `blk_status_t`.
+    /// C and E only: `blk_status_t`.
     pub status: u8,
-    /// C only: low 16 bits of the id of the request's first bio, or of the bio that is complete; 0 if
+    /// C and E only: low 16 bits of the id of the request's first bio, or of the bio that is complete; 0 if
     /// there is none.
     pub head: u16,
-    /// A only: where the bio came from, with the sector there.
+    /// A only: where the bio or request came from, with the sector there.
     pub from: Option<(Dev, u64)>,
+    /// Q only, where the trace has details.
+    pub detail: Option<Detail>,
 }
 
 impl Event {
-    /// C: 0 or a negative errno.
+    /// C and E: 0 or a negative errno.
     pub fn errno(&self) -> i32 {
         op::errno(self.status)
     }
@@ -114,6 +139,7 @@ impl Event {
         let (bits, bytes) = match self.action {
             // blktrace records these without an operation, which then counts as a read, of no bytes.
             Action::Plug | Action::Unplug | Action::UnplugSchedule => (tc::READ, 0),
+            Action::TagWait | Action::ZonePlug | Action::ZoneUnplug => (tc::READ, 0),
             _ => (self.opf.categories(), self.bytes),
         };
         let mut rwbs = Rwbs::default();
@@ -193,6 +219,80 @@ pub struct Gap {
     pub from_ns: u64,
     /// `to` as CLOCK_MONOTONIC, ns.
     pub to_ns: u64,
+}
+
+/// What froze a flight recorder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cause {
+    /// It was told to, through `control`.
+    Control,
+    /// A completion with an error: the `blk_status_t`.
+    Error(u64),
+    /// A completion too long after its request's last issue, or, of a bio-based driver, its bio's Q: ns.
+    Slow(u64),
+    /// A cause that this reader does not know: its code.
+    Other(u16),
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Control => f.write_str("a freeze written to control"),
+            Cause::Error(status) => {
+                let errno = op::errno(u8::try_from(*status).unwrap_or(u8::MAX));
+                write!(f, "an I/O error (status {status}, errno {errno})")
+            }
+            Cause::Slow(ns) => write!(f, "an I/O that took {}.{:03} us", ns / 1000, ns % 1000),
+            Cause::Other(code) => write!(f, "cause {code}"),
+        }
+    }
+}
+
+/// A flight recorder's stop on one CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Stop {
+    /// The CPU that stopped.
+    pub cpu: u32,
+    /// The configuration epoch that ended.
+    pub epoch: u32,
+    /// When the trigger went off: CLOCK_MONOTONIC, ns.
+    pub trigger_ns: u64,
+    /// This CPU recorded every event for so long after the trigger, ns.
+    pub lag_ns: u64,
+    /// The CPU that the trigger went off on.
+    pub trigger_cpu: u16,
+    /// What it was.
+    pub cause: Cause,
+}
+
+impl Stop {
+    /// Until when this CPU recorded every event: CLOCK_MONOTONIC, ns.
+    pub fn ends_ns(&self) -> u64 {
+        self.trigger_ns.saturating_add(self.lag_ns)
+    }
+
+    /// What a stop record of this CPU says.
+    pub(crate) fn new(cpu: u32, epoch: u32, stop: &StopRecord, clock: &mut ClockMap) -> Stop {
+        let trigger_ns = clock.ns(stop.trigger);
+        let cause = match u32::from(stop.cause()) {
+            abi::BLKRELAY_CAUSE_CONTROL => Cause::Control,
+            abi::BLKRELAY_CAUSE_ERROR => Cause::Error(stop.value),
+            abi::BLKRELAY_CAUSE_SLOW => {
+                let began = clock.ns(stop.trigger.saturating_sub(stop.value));
+                Cause::Slow(trigger_ns.saturating_sub(began))
+            }
+            _ => Cause::Other(stop.cause()),
+        };
+        Stop {
+            cpu,
+            epoch,
+            trigger_ns,
+            lag_ns: clock.ns(stop.time).saturating_sub(trigger_ns),
+            trigger_cpu: stop.trigger_cpu(),
+            cause,
+        }
+    }
 }
 
 /// What the merge yields.

@@ -2,7 +2,7 @@
 //! The events of a trace by time, with the gaps where they are.
 
 use crate::clock::ClockMap;
-use crate::event::{Comm, Dev, Event, Gap, GapKind, Item};
+use crate::event::{Comm, Detail, Dev, Event, Gap, GapKind, Item};
 use crate::merge::{Merge, Stream};
 use crate::op::Opf;
 use crate::source::{CpuStream, Source};
@@ -48,7 +48,7 @@ impl DeviceInfo {
 fn last_event(bytes: &[u8], stream: &CpuStream) -> Option<u64> {
     let records = bytes.get(stream.pieces.last()?.records.clone())?;
     let times = Slots::new(records).filter_map(|slot| match slot {
-        Ok(Slot::Event(_, record)) => Some(record.time),
+        Ok(Slot::Event(_, record) | Slot::UnknownEvent(record)) => Some(record.time),
         _ => None,
     });
     times.last()
@@ -64,6 +64,8 @@ struct Cursor<'a> {
     slots: Slots<'a>,
     /// Events of this piece that were yielded or are due.
     taken: u32,
+    /// This piece's.
+    epoch: u32,
     /// Number of the next event on its CPU, less one.
     seq: u64,
     /// Events that must lie before the next piece: written and lost.
@@ -72,10 +74,13 @@ struct Cursor<'a> {
     latest: Option<u64>,
     tasks: FxHashMap<u32, (Comm, u32)>,
     task: (u32, Comm, u32),
-    devices: FxHashMap<u16, Option<Dev>>,
-    device: Option<(u16, Option<Dev>)>,
+    /// Number and diskseq of each queue's disk.
+    devices: FxHashMap<u16, (Option<Dev>, u64)>,
+    device: Option<(u16, (Option<Dev>, u64))>,
     /// All devices met; the merge collects them.
     news: FxHashSet<DeviceInfo>,
+    /// Events of codes that are not known here.
+    unknown: u64,
     /// Items that come before those still in the slots.
     ready: VecDeque<Item>,
     /// First anchor and last instant known of the whole trace, where a gap has no better bounds.
@@ -91,6 +96,7 @@ impl<'a> Cursor<'a> {
             piece: 0,
             slots: Slots::new(&[]),
             taken: 0,
+            epoch: 0,
             seq: 0,
             due: (0, 0),
             latest: None,
@@ -99,10 +105,14 @@ impl<'a> Cursor<'a> {
             devices: FxHashMap::default(),
             device: None,
             news: FxHashSet::default(),
+            unknown: 0,
             ready: VecDeque::with_capacity(4),
             bounds,
             ended: false,
         };
+        if stream.pieces.is_empty() {
+            cursor.due.0 = stream.written_over;
+        }
         cursor.fill();
         cursor
     }
@@ -174,6 +184,10 @@ impl<'a> Cursor<'a> {
         };
         self.piece += 1;
         let header = &piece.header;
+        if self.piece == 1 && header.overwrites() && header.seq > 0 {
+            // What a flight recorder has written over is no gap in what it kept.
+            self.due = (header.events, header.lost);
+        }
         self.gaps(
             header.events,
             header.lost,
@@ -181,6 +195,7 @@ impl<'a> Cursor<'a> {
             (header.lost_first, header.lost_last),
         );
         self.slots = Slots::new(self.bytes.get(piece.records.clone()).unwrap_or_default());
+        self.epoch = header.epoch;
         self.tasks.clear();
         self.task = (u32::MAX, Comm::default(), 0);
         true
@@ -199,21 +214,21 @@ impl<'a> Cursor<'a> {
     #[cold]
     fn learn_device(&mut self, device: &Device) {
         let info = DeviceInfo::new(device);
-        self.devices.insert(info.queue, info.dev);
+        self.devices.insert(info.queue, (info.dev, info.diskseq));
         self.device = None;
         self.news.insert(info);
     }
 
     #[inline]
-    fn device(&mut self, queue: u16) -> Option<Dev> {
-        if let Some((known, dev)) = self.device {
+    fn device(&mut self, queue: u16) -> (Option<Dev>, u64) {
+        if let Some((known, disk)) = self.device {
             if known == queue {
-                return dev;
+                return disk;
             }
         }
-        let dev = *self.devices.get(&queue)?;
-        self.device = Some((queue, dev));
-        dev
+        let disk = self.devices.get(&queue).copied().unwrap_or_default();
+        self.device = Some((queue, disk));
+        disk
     }
 
     #[inline]
@@ -243,11 +258,13 @@ impl<'a> Cursor<'a> {
                     let queue = record.queue();
                     let pid = (!complete).then(|| record.pid());
                     let (comm, tgid) = pid.map_or_else(Default::default, |pid| self.task(pid));
-                    let from = if action == Action::Remap {
-                        self.slots.take_from()
-                    } else {
-                        None
-                    };
+                    let (mut from, mut detail) = (None, None);
+                    if action == Action::Queue {
+                        detail = self.slots.take_detail();
+                    } else if action.is_remap() {
+                        from = self.slots.take_from();
+                    }
+                    let (dev, diskseq) = self.device(queue);
                     self.seq = self.seq.saturating_add(1);
                     self.taken += 1;
                     self.latest = Some(record.time);
@@ -257,8 +274,10 @@ impl<'a> Cursor<'a> {
                         cpu: self.stream.cpu,
                         seq: self.seq,
                         action,
+                        epoch: self.epoch,
                         queue,
-                        dev: self.device(queue),
+                        dev,
+                        diskseq,
                         sector: record.sector(),
                         bytes: record.bytes,
                         opf: Opf(record.opf),
@@ -272,12 +291,25 @@ impl<'a> Cursor<'a> {
                             let (major, minor) = (from.major(), from.minor());
                             (Dev { major, minor }, from.sector)
                         }),
+                        detail: detail.map(|detail| Detail {
+                            cgroup: detail.cgroup,
+                            flags: detail.flags,
+                            ioprio: detail.ioprio,
+                            write_hint: detail.write_hint,
+                            partno: detail.partno,
+                        }),
                     };
                     self.ready.push_back(Item::Event(event));
                 }
                 Slot::Task(task) => self.learn_task(&task),
                 Slot::Device(device) => self.learn_device(&device),
-                Slot::From(_) | Slot::Unknown { .. } => {}
+                Slot::UnknownEvent(record) => {
+                    self.seq = self.seq.saturating_add(1);
+                    self.taken += 1;
+                    self.latest = Some(record.time);
+                    self.unknown += 1;
+                }
+                Slot::From(_) | Slot::Detail(_) | Slot::Stop(_) | Slot::Unknown { .. } => {}
             }
         }
     }
@@ -341,6 +373,14 @@ impl<'a> Events<'a> {
             key(a).cmp(&key(b)).then_with(|| a.name.cmp(&b.name))
         });
         devices
+    }
+}
+
+impl Events<'_> {
+    /// Events so far of codes that this reader does not know: they are skipped.
+    pub fn unknown(&self) -> u64 {
+        let cursors = self.merge.streams().iter();
+        cursors.map(|cursor| cursor.unknown).sum()
     }
 }
 

@@ -24,7 +24,7 @@ mod verify;
 
 pub use blkrelay_format::Action;
 pub use clock::ClockMap;
-pub use event::{Comm, Dev, Event, Gap, GapKind, Item, Rwbs};
+pub use event::{Cause, Comm, Detail, Dev, Event, Gap, GapKind, Item, Rwbs, Stop};
 pub use events::{DeviceInfo, Events};
 pub use op::{Kind, Opf};
 pub use requests::{Counts, IoSpan, RequestSpan, Span, Submitter, Tracker};

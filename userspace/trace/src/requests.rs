@@ -9,6 +9,11 @@
 //! A flush sequence (`block/blk-flush.c`) completes its data first and the request itself at the very end,
 //! by a C of no bytes: until that came, or cannot come any more, such an I/O is kept.
 //!
+//! Filters that change while tracing, and a flight recorder that is armed again, begin a new epoch. What
+//! begins in one epoch and ends in another is cut, as it is by a loss: events of it may have been left out.
+//!
+//! E, IS and ID say nothing of a request that D and C do not, and are not looked at.
+//!
 //! State is bounded by what is outstanding: by tags, and by bios, whose addresses are used again. What does
 //! not end at all makes way: see [`CROWD`].
 
@@ -48,6 +53,8 @@ pub struct RequestSpan {
     pub queue: u16,
     /// The whole disk.
     pub dev: Option<Dev>,
+    /// Tells the disk from an earlier one.
+    pub diskseq: u64,
     /// Last issue, CLOCK_MONOTONIC ns.
     pub issue_ns: u64,
     /// Last completion.
@@ -58,7 +65,7 @@ pub struct RequestSpan {
     pub opf: Opf,
     /// 0 or a negative errno.
     pub errno: i32,
-    /// Events were lost between issue and completion: the pair may be wrong.
+    /// Events were lost, or an epoch began, between issue and completion: the pair may be wrong.
     pub cut: bool,
 }
 
@@ -69,6 +76,10 @@ pub struct IoSpan {
     pub queue: u16,
     /// The whole disk.
     pub dev: Option<Dev>,
+    /// Tells the disk from an earlier one.
+    pub diskseq: u64,
+    /// The epoch of its Q.
+    pub epoch: u32,
     /// Who queued it.
     pub submitter: Submitter,
     /// Q, CLOCK_MONOTONIC ns.
@@ -85,7 +96,7 @@ pub struct IoSpan {
     pub opf: Opf,
     /// It was mapped here from another traced device, which has an I/O for it as well.
     pub stacked: bool,
-    /// Events were lost between Q and completion: the join may be wrong.
+    /// Events were lost, or an epoch began, between Q and completion: the join may be wrong.
     pub cut: bool,
 }
 
@@ -105,6 +116,8 @@ pub struct Counts {
     pub ambiguous: u64,
     /// Requests and I/Os across a loss of events: their latencies are left out.
     pub cut_by_gap: u64,
+    /// Requests and I/Os that began in one epoch and ended in another: left out as well.
+    pub cut_by_epoch: u64,
     /// Completions of data without an issue: issued before the trace began or in a gap.
     pub no_issue: u64,
     /// Completions of data of which no bio was seen to be queued.
@@ -128,6 +141,9 @@ pub struct Counts {
 #[derive(Clone, Copy, Debug)]
 struct Issued {
     ns: u64,
+    epoch: u32,
+    /// Of a stacked device's request: its bios are not queued here.
+    clone: bool,
     bytes: u32,
     done: u32,
     opf: Opf,
@@ -177,7 +193,12 @@ pub struct Tracker {
     ending: FxHashMap<(u16, u16), Vec<(u32, IoSpan)>>,
     /// Bios that an A has just brought here from another traced disk.
     arriving: FxHashSet<(u16, u32)>,
+    /// Requests that a stacked device has mapped here and that were not issued yet.
+    clones: FxHashSet<(u16, u32)>,
     devices: FxHashSet<Dev>,
+    /// The disk that each queue id stands for at present.
+    disks: FxHashMap<u16, u64>,
+    disk: Option<(u16, u64)>,
     gap_end: Option<u64>,
     counts: Counts,
     found: Vec<Span>,
@@ -229,6 +250,43 @@ impl Tracker {
         self.gap_end = self.gap_end.max(Some(gap.to_ns));
     }
 
+    /// Whether what began at `ns` in an epoch and ends in another one, or behind a loss, may be wrong. Counts
+    /// it.
+    fn is_cut(&mut self, ns: u64, began: u32, ends: u32) -> bool {
+        if self.cut_since(ns) {
+            self.counts.cut_by_gap += 1;
+        } else if began != ends {
+            self.counts.cut_by_epoch += 1;
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// Another disk has got this queue's id: nothing that is outstanding will ever be complete.
+    #[cold]
+    fn retire(&mut self, queue: u16, epoch: u32) {
+        let parts = self.parts.iter().filter(|(_, part)| part.queue == queue);
+        let ios: FxHashSet<usize> = parts.map(|(_, part)| part.io).collect();
+        for io in ios {
+            let io = self.remove_io(io);
+            self.never_completed(io.span.queue_ns, io.span.epoch, epoch);
+        }
+        let issued: Vec<Issued> = self
+            .issued
+            .extract_if(|(of, _), _| *of == queue)
+            .map(|(_, issued)| issued)
+            .collect();
+        for issued in issued {
+            self.never_completed(issued.ns, issued.epoch, epoch);
+        }
+        let over = self.ending.extract_if(|(of, _), _| *of == queue);
+        let spans = over.flat_map(|(_, spans)| spans);
+        self.found.extend(spans.map(|(_, span)| Span::Io(span)));
+        self.arriving.retain(|(of, _)| *of != queue);
+        self.clones.retain(|(of, _)| *of != queue);
+    }
+
     /// Whether events were lost at or after `ns`, as far as the trace was read.
     fn cut_since(&self, ns: u64) -> bool {
         self.gap_end.is_some_and(|end| end >= ns)
@@ -237,6 +295,14 @@ impl Tracker {
     fn event(&mut self, event: &Event) {
         if let Some(dev) = event.dev {
             self.devices.insert(dev);
+        }
+        let disk = Some((event.queue, event.diskseq));
+        if self.disk != disk && event.diskseq != 0 {
+            self.disk = disk;
+            let before = self.disks.insert(event.queue, event.diskseq);
+            if before.is_some_and(|before| before != event.diskseq) {
+                self.retire(event.queue, event.epoch);
+            }
         }
         let bio = (event.queue, event.id);
         match event.action {
@@ -269,11 +335,20 @@ impl Tracker {
             }
             Action::Complete => self.complete(event),
             Action::BioComplete => self.bio_complete(event),
+            Action::RqRemap => drop(self.clones.insert(bio)),
             Action::GetRq
             | Action::Insert
             | Action::Plug
             | Action::Unplug
-            | Action::UnplugSchedule => {}
+            | Action::UnplugSchedule
+            | Action::Error
+            | Action::TagWait
+            | Action::IoStart
+            | Action::IoDone
+            | Action::ZoneMgmt
+            | Action::ZonePlug
+            | Action::ZoneUnplug
+            | Action::ZoneAppend => {}
         }
     }
 
@@ -294,8 +369,9 @@ impl Tracker {
         let oldest = here.filter(|here| here.len() >= CROWD);
         if let Some(io) = oldest.map(|here| self.parts[here[0]].io) {
             if io != part.io {
+                let now = self.ios[part.io].span.epoch;
                 let io = self.remove_io(io);
-                self.never_completed(io.span.queue_ns);
+                self.never_completed(io.span.queue_ns, io.span.epoch, now);
             }
         }
         let index = self.parts.insert(part);
@@ -340,7 +416,7 @@ impl Tracker {
     }
 
     /// A bio's address is used again: what was known under it has come to its end.
-    fn bio_is_new(&mut self, queue: u16, bio: u32) {
+    fn bio_is_new(&mut self, queue: u16, bio: u32, epoch: u32) {
         let key = (queue, bio as u16);
         if let Some(same) = self.ending.get_mut(&key) {
             let over = same.extract_if(.., |(known, _)| *known == bio);
@@ -352,25 +428,25 @@ impl Tracker {
         if let Some(part) = self.by_bio.get(&(queue, bio)).copied() {
             let io = self.parts[part].io;
             let io = self.remove_io(io);
-            self.never_completed(io.span.queue_ns);
+            self.never_completed(io.span.queue_ns, io.span.epoch, epoch);
         }
     }
 
-    fn never_completed(&mut self, since: u64) {
-        if self.cut_since(since) {
-            self.counts.cut_by_gap += 1;
-        } else {
+    fn never_completed(&mut self, since: u64, began: u32, now: u32) {
+        if !self.is_cut(since, began, now) {
             self.counts.no_completion += 1;
         }
     }
 
     fn queue(&mut self, event: &Event) {
         let bio = (event.queue, event.id);
-        self.bio_is_new(event.queue, event.id);
+        self.bio_is_new(event.queue, event.id, event.epoch);
         let io = self.ios.insert(Io {
             span: IoSpan {
                 queue: event.queue,
                 dev: event.dev,
+                diskseq: event.diskseq,
+                epoch: event.epoch,
                 submitter: Submitter::of(event),
                 queue_ns: event.ns,
                 issue_ns: None,
@@ -437,7 +513,7 @@ impl Tracker {
             return;
         }
         // The front part's address may be an old one's. That is not the whole's: it is not equal.
-        self.bio_is_new(event.queue, event.id);
+        self.bio_is_new(event.queue, event.id, event.epoch);
         let Some(part) = self.parts.get(index).copied() else {
             return;
         };
@@ -461,23 +537,28 @@ impl Tracker {
     }
 
     fn issue(&mut self, event: &Event) {
+        let key = (event.queue, event.id);
         let issued = Issued {
             ns: event.ns,
+            epoch: event.epoch,
+            clone: self.clones.remove(&key),
             bytes: event.bytes,
             done: 0,
             opf: event.opf,
             errno: 0,
         };
-        if let Some(before) = self.issued.insert((event.queue, event.id), issued) {
-            self.never_completed(before.ns);
+        if let Some(before) = self.issued.insert(key, issued) {
+            self.never_completed(before.ns, before.epoch, event.epoch);
         }
     }
 
     fn complete(&mut self, event: &Event) {
         let key = (event.queue, event.id);
         let mut issue_ns = None;
+        let mut clone = false;
         if let Some(issued) = self.issued.get_mut(&key) {
             issue_ns = Some(issued.ns);
+            clone = issued.clone;
             issued.done = issued.done.saturating_add(event.bytes);
             if issued.errno == 0 {
                 issued.errno = event.errno();
@@ -485,11 +566,11 @@ impl Tracker {
             if issued.done >= issued.bytes {
                 let issued = *issued;
                 self.issued.remove(&key);
-                let cut = self.cut_since(issued.ns);
-                self.counts.cut_by_gap += u64::from(cut);
+                let cut = self.is_cut(issued.ns, issued.epoch, event.epoch);
                 self.found.push(Span::Request(RequestSpan {
                     queue: event.queue,
                     dev: event.dev,
+                    diskseq: event.diskseq,
                     issue_ns: issued.ns,
                     complete_ns: event.ns,
                     bytes: issued.bytes,
@@ -503,7 +584,7 @@ impl Tracker {
         } else if event.bytes > 0 {
             self.counts.no_issue += 1;
         }
-        if event.opf.is_passthrough() {
+        if clone || event.opf.is_passthrough() {
             return;
         }
         match event.sector {
@@ -517,7 +598,8 @@ impl Tracker {
         if let Some(ending) = self.ending.remove(&(event.queue, event.head)) {
             if let [(_, mut span)] = ending[..] {
                 span.complete_ns = event.ns;
-                span.cut |= self.cut_since(span.queue_ns);
+                // Counted already if its data was cut as well.
+                span.cut = span.cut || self.is_cut(span.queue_ns, span.epoch, event.epoch);
                 self.counts.flush_sequences += 1;
                 self.found.push(Span::Io(span));
             } else {
@@ -621,26 +703,25 @@ impl Tracker {
         }
         self.remove_part(index);
         if self.ios[part.io].parts.is_empty() {
-            self.io_done(part.io, event.ns, part.bio);
+            self.io_done(part.io, event, part.bio);
         }
     }
 
     /// Takes out an I/O whose data is complete; nothing if its join was ambiguous.
-    fn take_io(&mut self, index: usize, ns: u64) -> Option<IoSpan> {
+    fn take_io(&mut self, index: usize, event: &Event) -> Option<IoSpan> {
         let io = self.remove_io(index);
         if io.ambiguous {
             return None;
         }
         let mut span = io.span;
-        span.data_ns = ns;
-        span.complete_ns = ns;
-        span.cut = self.cut_since(span.queue_ns);
-        self.counts.cut_by_gap += u64::from(span.cut);
+        span.data_ns = event.ns;
+        span.complete_ns = event.ns;
+        span.cut = self.is_cut(span.queue_ns, span.epoch, event.epoch);
         Some(span)
     }
 
-    fn io_done(&mut self, index: usize, ns: u64, bio: u32) {
-        let Some(span) = self.take_io(index, ns) else {
+    fn io_done(&mut self, index: usize, event: &Event, bio: u32) {
+        let Some(span) = self.take_io(index, event) else {
             return;
         };
         if span.opf.is_durable() && span.bytes > 0 {
@@ -663,7 +744,7 @@ impl Tracker {
             self.remove_part(part);
             return;
         }
-        let span = self.take_io(index, event.ns);
+        let span = self.take_io(index, event);
         self.found.extend(span.map(Span::Io));
     }
 }

@@ -2,9 +2,11 @@
 //! A trace file, taken apart into one stream of sub-buffers per CPU.
 
 use crate::clock::ClockMap;
+use crate::event::Stop;
 use crate::events::Events;
 use blkrelay_format::{
-    check_magic, read_meta, ChunkType, Chunks, Error, Header, Meta, Subbuf, Trailer, FILE_MAGIC,
+    check_magic, parse_devices, read_meta, ChunkType, Chunks, Disk, Error, Header, Meta, Slot,
+    Slots, Subbuf, Trailer, FILE_MAGIC, SLOT,
 };
 use memmap2::Mmap;
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -108,6 +110,8 @@ pub(crate) struct CpuStream {
     pub(crate) pieces: Vec<Piece>,
     /// Events written and lost by the CPU in all, where the trailer tells.
     pub(crate) totals: Option<(u64, u64)>,
+    /// Events that a flight recorder wrote before its oldest sub-buffer here, by the trailer.
+    pub(crate) written_over: u64,
 }
 
 /// A trace file.
@@ -116,6 +120,8 @@ pub struct Source {
     bytes: Bytes,
     meta: Meta,
     trailer: Option<Trailer>,
+    /// Of META, then of each DEVICES chunk.
+    disks: Vec<Disk>,
     streams: Vec<CpuStream>,
     problems: Vec<Problem>,
 }
@@ -157,6 +163,17 @@ pub fn open(path: &Path) -> Result<Source, OpenError> {
     Source::new(bytes).map_err(format)
 }
 
+/// Puts the disks of a later table among those known: in the place of what they were, or as new ones.
+fn know(disks: &mut Vec<Disk>, table: Vec<Disk>) {
+    for disk in table {
+        let key = |disk: &Disk| (disk.major, disk.minor, disk.diskseq);
+        match disks.iter_mut().find(|known| key(known) == key(&disk)) {
+            Some(known) => *known = disk,
+            None => disks.push(disk),
+        }
+    }
+}
+
 impl Source {
     /// A trace held in memory.
     ///
@@ -171,6 +188,7 @@ impl Source {
         let meta = read_meta(&bytes)?;
         let mut problems = Vec::new();
         let mut trailer = None;
+        let mut disks = meta.devices.clone();
         let mut by_cpu: BTreeMap<u32, BTreeMap<u64, Piece>> = BTreeMap::new();
         let mut chunks = Chunks::new(&bytes)?;
         loop {
@@ -187,7 +205,10 @@ impl Source {
                     continue;
                 }
             };
-            if !matches!(chunk.kind(), ChunkType::Subbuf | ChunkType::Trailer) {
+            if !matches!(
+                chunk.kind(),
+                ChunkType::Subbuf | ChunkType::Trailer | ChunkType::Devices
+            ) {
                 continue;
             }
             let payload = match chunk.verify() {
@@ -197,6 +218,13 @@ impl Source {
                     continue;
                 }
             };
+            if chunk.kind() == ChunkType::Devices {
+                match parse_devices(payload) {
+                    Ok(table) => know(&mut disks, table),
+                    Err(error) => problems.push(Problem::Chunk(error)),
+                }
+                continue;
+            }
             if chunk.kind() == ChunkType::Trailer {
                 match Trailer::parse(payload) {
                     Ok(parsed) => trailer = Some(parsed),
@@ -237,17 +265,17 @@ impl Source {
                 by_cpu.entry(counters.cpu).or_default();
             }
         }
-        let totals = |cpu| {
+        let counters = |cpu| {
             let trailer = trailer.as_ref()?;
-            let counters = trailer.cpus.iter().find(|counters| counters.cpu == cpu)?;
-            Some((counters.events, counters.lost))
+            trailer.cpus.iter().find(|counters| counters.cpu == cpu)
         };
         let streams: Vec<CpuStream> = by_cpu
             .into_iter()
             .map(|(cpu, pieces)| CpuStream {
                 cpu,
                 pieces: pieces.into_values().collect(),
-                totals: totals(cpu),
+                totals: counters(cpu).map(|counters| (counters.events, counters.lost)),
+                written_over: counters(cpu).map_or(0, |counters| counters.written_over),
             })
             .collect();
         for stream in &streams {
@@ -274,6 +302,7 @@ impl Source {
             bytes,
             meta,
             trailer,
+            disks,
             streams,
             problems,
         })
@@ -287,6 +316,30 @@ impl Source {
     /// Exact counters after stop; `None` if the recording was cut short.
     pub fn trailer(&self) -> Option<&Trailer> {
         self.trailer.as_ref()
+    }
+
+    /// All disks that sysfs showed while the trace was recorded, each as it was last seen. One that came back
+    /// under its old name is there twice, with two disk sequence numbers.
+    pub fn disks(&self) -> &[Disk] {
+        &self.disks
+    }
+
+    /// Where a flight recorder stopped, by CPU; empty if it was not frozen.
+    pub fn stops(&self) -> Vec<Stop> {
+        let mut clock = self.clock();
+        let mut stops = Vec::new();
+        for stream in &self.streams {
+            for piece in &stream.pieces {
+                let records = self.bytes.get(piece.records.clone()).unwrap_or_default();
+                // It is the last record of its sub-buffer.
+                let last = records.len().saturating_sub(SLOT);
+                let Some(Ok(Slot::Stop(stop))) = Slots::new(&records[last..]).next() else {
+                    continue;
+                };
+                stops.push(Stop::new(stream.cpu, piece.header.epoch, &stop, &mut clock));
+            }
+        }
+        stops
     }
 
     /// What is wrong with the file. Losses that the module counted are no problem of the file: they are

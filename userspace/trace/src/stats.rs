@@ -109,6 +109,8 @@ pub struct DeviceStats {
     pub dev: Option<Dev>,
     /// Its name, or its number, or `queue N`.
     pub name: String,
+    /// Tells it from another one of the same name or number; 0 if it is not known.
+    pub diskseq: u64,
     /// What it did.
     pub totals: Totals,
 }
@@ -142,6 +144,8 @@ pub struct Stats {
     pub events: u64,
     /// CPUs that have a stream.
     pub cpus: u64,
+    /// Events of codes that this reader does not know: in none of the other numbers.
+    pub unknown: u64,
     /// From the first event to the last, ns.
     pub duration_ns: u64,
     /// Events that the module had no room for.
@@ -176,10 +180,13 @@ fn request_done(span: &RequestSpan, device: &mut Totals) {
     }
 }
 
-fn device_name(queue: u16, dev: Option<Dev>, known: &[DeviceInfo]) -> String {
+/// What a row of the devices' table is about: number, queue id, disk sequence number.
+type DeviceKey = (Option<Dev>, u16, u64);
+
+fn device_name((dev, queue, diskseq): DeviceKey, known: &[DeviceInfo]) -> String {
     known
         .iter()
-        .find(|info| info.queue == queue && info.dev == dev && !info.name.is_empty())
+        .find(|info| (info.dev, info.queue, info.diskseq) == (dev, queue, diskseq) && dev.is_some())
         .map(|info| info.name.clone())
         .or_else(|| dev.map(|dev| dev.to_string()))
         .unwrap_or_else(|| format!("queue {queue}"))
@@ -190,13 +197,14 @@ impl Stats {
     pub fn of(source: &Source) -> Stats {
         let mut events: Events<'_> = source.events();
         let mut tracker = Tracker::new();
-        let mut devices: BTreeMap<(Option<Dev>, u16), Totals> = BTreeMap::new();
+        let mut devices: BTreeMap<DeviceKey, Totals> = BTreeMap::new();
         let mut processes: BTreeMap<Submitter, Totals> = BTreeMap::new();
         let mut stats = Stats {
             devices: Vec::new(),
             processes: Vec::new(),
             events: 0,
             cpus: source.cpus().count() as u64,
+            unknown: 0,
             duration_ns: 0,
             lost: Losses::default(),
             missing: Losses::default(),
@@ -204,16 +212,20 @@ impl Stats {
         };
         let mut first = None;
         let spans = |spans: std::vec::Drain<'_, Span>,
-                     devices: &mut BTreeMap<_, Totals>,
+                     devices: &mut BTreeMap<DeviceKey, Totals>,
                      processes: &mut BTreeMap<Submitter, Totals>| {
             for span in spans {
                 match span {
                     Span::Request(span) => {
-                        let device = devices.entry((span.dev, span.queue)).or_default();
+                        let device = devices
+                            .entry((span.dev, span.queue, span.diskseq))
+                            .or_default();
                         request_done(&span, device);
                     }
                     Span::Io(span) => {
-                        let device = devices.entry((span.dev, span.queue)).or_default();
+                        let device = devices
+                            .entry((span.dev, span.queue, span.diskseq))
+                            .or_default();
                         let process =
                             (!span.stacked).then(|| processes.entry(span.submitter).or_default());
                         io_done(&span, device, process);
@@ -229,7 +241,9 @@ impl Stats {
                     stats.duration_ns = event.ns.saturating_sub(first);
                     if event.action == Action::Queue {
                         let kind = event.opf.kind(event.bytes);
-                        let device = devices.entry((event.dev, event.queue)).or_default();
+                        let device = devices
+                            .entry((event.dev, event.queue, event.diskseq))
+                            .or_default();
                         device.queued(event.bytes, kind);
                         if !tracker.is_arriving(event) {
                             let process = processes.entry(Submitter::of(event)).or_default();
@@ -250,12 +264,14 @@ impl Stats {
         }
         spans(tracker.finish(), &mut devices, &mut processes);
         stats.counts = tracker.counts();
+        stats.unknown = events.unknown();
         let known = events.devices();
         stats.devices = devices
             .into_iter()
-            .map(|((dev, queue), totals)| DeviceStats {
-                dev,
-                name: device_name(queue, dev, &known),
+            .map(|(key, totals)| DeviceStats {
+                dev: key.0,
+                name: device_name(key, &known),
+                diskseq: key.2,
                 totals,
             })
             .collect();

@@ -2,10 +2,11 @@
 //! Whether a trace file is whole: looks at every chunk, sub-buffer and slot, and at what they say of each
 //! other.
 
+use crate::event::Stop;
 use crate::source::Source;
 use blkrelay_format::{
-    printable, read_index, Action, Chunk, ChunkType, Chunks, Error, Header, IndexEntry, Slot,
-    Subbuf, Trailer,
+    abi, parse_devices, printable, read_index, Action, Chunk, ChunkType, Chunks, Error, Header,
+    IndexEntry, Record, Slot, Stop as StopRecord, Subbuf, Trailer,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -37,8 +38,14 @@ pub struct Verdict {
     pub subbufs: u64,
     /// Events in them.
     pub events: u64,
+    /// Events among them of codes that this reader does not know.
+    pub unknown: u64,
     /// Events that the module counted as lost.
     pub lost: u64,
+    /// Of a flight recorder: events before the oldest sub-buffer that each CPU kept. They are no loss.
+    pub written_over: u64,
+    /// Where a flight recorder stopped, by CPU.
+    pub stops: Vec<Stop>,
     /// CPUs that have sub-buffers.
     pub cpus: u64,
 }
@@ -52,6 +59,12 @@ struct Cpu {
     last: Option<Header>,
     /// Time of its latest event.
     latest: u64,
+    /// The latest event.
+    event: Option<Record>,
+    /// The flight recorder has stopped, in the epoch of the latest sub-buffer.
+    stopped: bool,
+    /// Events before the oldest sub-buffer that a flight recorder kept.
+    written_over: u64,
 }
 
 struct Verifier {
@@ -59,6 +72,8 @@ struct Verifier {
     cpus: BTreeMap<u32, Cpu>,
     trace_id: Option<[u8; 16]>,
     index: Vec<IndexEntry>,
+    /// What each epoch's stop records say of the trigger: time, value, CPU and cause.
+    triggers: BTreeMap<u32, (u64, u64, u32)>,
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -73,8 +88,10 @@ impl Source {
             cpus: BTreeMap::new(),
             trace_id: None,
             index: Vec::new(),
+            triggers: BTreeMap::new(),
         };
         verifier.walk(self);
+        verifier.verdict.stops = self.stops();
         verifier.verdict
     }
 }
@@ -141,6 +158,11 @@ impl Verifier {
                     }
                     Err(error) => self.find(at, error),
                 },
+                ChunkType::Devices => {
+                    if let Err(error) = parse_devices(payload) {
+                        self.find(at, error);
+                    }
+                }
                 ChunkType::Unknown(_) => {}
             }
         }
@@ -196,8 +218,9 @@ impl Verifier {
         }
         self.verdict.subbufs += 1;
         check_sequence(state, &header, &mut found);
-        let events = check_slots(state, &subbuf, &mut found);
+        let (events, unknown) = check_slots(state, &subbuf, &mut self.triggers, &mut found);
         self.verdict.events += u64::from(events);
+        self.verdict.unknown += u64::from(unknown);
         state.last = Some(header);
         for text in found {
             self.find(at, format_args!("CPU {cpu}: sub-buffer {seq}: {text}"));
@@ -211,6 +234,11 @@ impl Verifier {
                 .cpus
                 .values()
                 .filter_map(|cpu| Some(cpu.last?.lost))
+                .fold(0, u64::saturating_add);
+            self.verdict.written_over = self
+                .cpus
+                .values()
+                .map(|cpu| cpu.written_over)
                 .fold(0, u64::saturating_add);
             let text =
                 "there is no TRAILER: the recording was cut short, losses at its end are not known";
@@ -227,9 +255,21 @@ impl Verifier {
                 found.push(format!("CPU {cpu}: twice in the TRAILER"));
             }
             self.verdict.lost = self.verdict.lost.saturating_add(counters.lost);
+            self.verdict.written_over = self
+                .verdict
+                .written_over
+                .saturating_add(counters.written_over);
             let state = self.cpus.get(&cpu);
             let last = state.and_then(|state| state.last);
-            let written = last.map_or(0, |last| last.events_after());
+            // Of a CPU that kept nothing all was written over, or read at an earlier trigger.
+            let written = last.map_or(counters.written_over, |last| last.events_after());
+            let written_over = state.map_or(counters.written_over, |state| state.written_over);
+            if counters.written_over != written_over {
+                found.push(format!(
+                    "CPU {cpu}: {} events written over by the TRAILER, {written_over} by the first sub-buffer",
+                    counters.written_over
+                ));
+            }
             let lost = last.map_or(0, |last| last.lost);
             if counters.events != written {
                 found.push(format!(
@@ -272,8 +312,13 @@ impl Verifier {
 }
 
 /// Number, counters and anchor against the sub-buffer before.
-fn check_sequence(state: &Cpu, header: &Header, found: &mut Vec<String>) {
+fn check_sequence(state: &mut Cpu, header: &Header, found: &mut Vec<String>) {
     let (seq, events, lost, epoch) = match &state.last {
+        None if header.overwrites() && header.seq > 0 => {
+            // What came before the oldest that is kept was written over, with the losses among it.
+            state.written_over = header.events;
+            (header.seq, header.events, header.lost, 0)
+        }
         None => (0, 0, 0, 0),
         Some(last) => (
             last.seq.saturating_add(1),
@@ -296,6 +341,7 @@ fn check_sequence(state: &Cpu, header: &Header, found: &mut Vec<String>) {
             "{} events lost by its header, {lost} by the one before",
             header.lost
         )),
+        Some(0) if header.overwrites() && state.last.is_none() => {}
         Some(0) => {
             if header.lost_first != 0 || header.lost_last != 0 {
                 found.push("has times of a loss, but none lost".to_owned());
@@ -311,29 +357,89 @@ fn check_sequence(state: &Cpu, header: &Header, found: &mut Vec<String>) {
     if header.epoch < epoch {
         found.push(format!("epoch {} after epoch {epoch}", header.epoch));
     }
+    if header.epoch != epoch {
+        state.stopped = false;
+    }
     if header.anchor_ok() && header.anchor < state.latest {
         found.push("its anchor lies before an event of the sub-buffer before".to_owned());
     }
 }
 
-/// Every slot. Returns the number of events.
-fn check_slots(state: &mut Cpu, subbuf: &Subbuf<'_>, found: &mut Vec<String>) -> u32 {
+/// A stop record against what this CPU, and the other ones, have written before.
+fn check_stop(
+    state: &Cpu,
+    stop: &StopRecord,
+    header: &Header,
+    triggers: &mut BTreeMap<u32, (u64, u64, u32)>,
+    found: &mut Vec<String>,
+) {
+    if !header.overwrites() {
+        found.push("a stop record, but it is no flight recorder's".to_owned());
+    }
+    if stop.time < stop.trigger {
+        found.push("the CPU stopped before the trigger went off".to_owned());
+    }
+    if stop.time < state.latest {
+        found.push("events later than the stop before it".to_owned());
+    }
+    let trigger = (stop.trigger, stop.value, stop.cpu);
+    if *triggers.entry(header.epoch).or_insert(trigger) != trigger {
+        found.push("another trigger than other CPUs say".to_owned());
+    }
+    let cause = u32::from(stop.cause());
+    if !(abi::BLKRELAY_CAUSE_CONTROL..=abi::BLKRELAY_CAUSE_SLOW).contains(&cause) {
+        found.push(format!("stopped for no cause known: {cause}"));
+    } else if cause != abi::BLKRELAY_CAUSE_CONTROL && u32::from(stop.trigger_cpu()) == header.cpu {
+        let status = match state.event.as_ref().map(|event| (event.action(), event)) {
+            Some((Some(Action::Complete | Action::BioComplete), event)) => {
+                Some(u64::from(event.status()))
+            }
+            _ => None,
+        };
+        if status.is_none() || cause == abi::BLKRELAY_CAUSE_ERROR && status != Some(stop.value) {
+            found.push("the completion that was the cause is not the last event".to_owned());
+        }
+    }
+}
+
+/// Every slot. Returns the number of events, and of those among them of unknown codes.
+fn check_slots(
+    state: &mut Cpu,
+    subbuf: &Subbuf<'_>,
+    triggers: &mut BTreeMap<u32, (u64, u64, u32)>,
+    found: &mut Vec<String>,
+) -> (u32, u32) {
     let header = &subbuf.header;
     let mut queues = BTreeSet::new();
     let mut pids = BTreeSet::new();
     let mut unnamed_queues = BTreeSet::new();
     let mut unnamed_pids = BTreeSet::new();
-    let mut events = 0;
+    let (mut events, mut unknown) = (0, 0);
     let mut back = 0u32;
     let mut remap = false;
+    let mut queued = false;
+    let mut behind_stop = false;
     let mut slots = subbuf.slots();
     let mut position = 0;
     while let Some(slot) = slots.next() {
         let after_remap = std::mem::take(&mut remap);
+        let after_queue = std::mem::take(&mut queued);
+        if state.stopped && !std::mem::replace(&mut behind_stop, true) {
+            found.push(format!(
+                "slot {position}: a record behind the stop, in the same epoch"
+            ));
+        }
         if after_remap && !matches!(slot, Ok(Slot::From(_))) {
             found.push(format!("slot {position}: no from record behind an A event"));
         }
         match slot {
+            Ok(Slot::UnknownEvent(record)) => {
+                events += 1;
+                unknown += 1;
+                back += u32::from(record.time < state.latest);
+                state.latest = record.time;
+                state.event = Some(record);
+            }
             Ok(Slot::Event(action, record)) => {
                 if events == 0 && header.anchor_ok() && record.time < header.anchor {
                     found.push("its anchor lies behind its first event".to_owned());
@@ -343,13 +449,15 @@ fn check_slots(state: &mut Cpu, subbuf: &Subbuf<'_>, found: &mut Vec<String>) ->
                     back += 1;
                 }
                 state.latest = record.time;
+                state.event = Some(record);
                 if !queues.contains(&u32::from(record.queue())) {
                     unnamed_queues.insert(record.queue());
                 }
                 if !action.is_completion() && !pids.contains(&record.pid()) {
                     unnamed_pids.insert(record.pid());
                 }
-                remap = action == Action::Remap;
+                remap = action.is_remap();
+                queued = action == Action::Queue;
             }
             Ok(Slot::Task(task)) => drop(pids.insert(task.pid)),
             Ok(Slot::Device(device)) => drop(queues.insert(device.queue)),
@@ -357,6 +465,17 @@ fn check_slots(state: &mut Cpu, subbuf: &Subbuf<'_>, found: &mut Vec<String>) ->
                 if !after_remap {
                     found.push(format!("slot {position}: a from record without an A event"));
                 }
+            }
+            Ok(Slot::Detail(_)) => {
+                if !after_queue {
+                    found.push(format!(
+                        "slot {position}: a detail record without a Q event"
+                    ));
+                }
+            }
+            Ok(Slot::Stop(stop)) => {
+                check_stop(state, &stop, header, triggers, found);
+                state.stopped = true;
             }
             Ok(Slot::Unknown { .. }) => {}
             Err(error) => found.push(error.to_string()),
@@ -387,5 +506,5 @@ fn check_slots(state: &mut Cpu, subbuf: &Subbuf<'_>, found: &mut Vec<String>) ->
     for pid in unnamed_pids {
         found.push(format!("events of pid {pid} before a task record names it"));
     }
-    events
+    (events, unknown)
 }

@@ -4,8 +4,10 @@
 
 mod common;
 
-use blkrelay_format::{Action, From, Record};
-use blkrelay_trace::{Dev, Event, Gap, GapKind, Item, Problem, Source};
+use blkrelay_format::{
+    Action, ChunkType, Detail, Device, Disk, Meta, Record, RemapFrom, Trailer, Writer,
+};
+use blkrelay_trace::{Dev, Event, Gap, GapKind, Item, Problem, Source, Stats};
 use common::*;
 use proptest::prelude::*;
 
@@ -34,7 +36,7 @@ fn an_event_says_all_that_the_records_say() {
     };
     cpu.event(queue(10))
         .event(remap)
-        .from(From::new(253, 1, 96))
+        .from(RemapFrom::new(253, 1, 96))
         .event(Record {
             who: Record::pack_complete(Action::Complete, 10, 0x1234_5678),
             ..queue(60)
@@ -181,13 +183,13 @@ fn a_damaged_sub_buffer_is_left_out_and_said() {
     assert_eq!((gaps[0].kind, gaps[0].events), (GapKind::Missing, 1));
 }
 
-/// An unknown action ends a sub-buffer: what stands behind it cannot be trusted.
+/// Code 0 ends a sub-buffer: what stands behind it cannot be trusted.
 #[test]
 fn a_bad_slot_ends_its_sub_buffer() {
     let mut cpu = stream(0);
     cpu.event(queue(10));
     cpu.event(Record {
-        who: 0x7f00_0000,
+        who: 0,
         ..queue(20)
     });
     cpu.event(queue(30));
@@ -200,6 +202,109 @@ fn a_bad_slot_ends_its_sub_buffer() {
     assert_eq!(numbers, [1, 4]);
     assert_eq!((gaps[0].kind, gaps[0].events), (GapKind::Damaged, 2));
     assert_eq!((gaps[0].from, gaps[0].to), (10, 35));
+}
+
+/// Of a kind that a later module may have: it is counted, and the numbers go on.
+#[test]
+fn an_unknown_event_is_skipped() {
+    let mut cpu = stream(0);
+    cpu.event(queue(10));
+    cpu.event(Record {
+        who: 0x1900_0000,
+        ..queue(20)
+    });
+    cpu.event(queue(30));
+    let bytes = cpu.finish();
+    let source = open(file(&[bytes], &[&cpu]));
+    let mut events = source.events();
+    let numbers: Vec<u64> = events
+        .by_ref()
+        .map(|item| match item {
+            Item::Event(event) => event.seq,
+            Item::Gap(_) => 0,
+        })
+        .collect();
+    assert_eq!(numbers, [1, 3]);
+    assert_eq!(events.unknown(), 1);
+}
+
+#[test]
+fn details_belong_to_their_q() {
+    let mut cpu = stream(0);
+    cpu.event(queue(10)).detail(Detail {
+        ioprio: 2 << 13 | 4,
+        partno: 3,
+        ..Detail::new(42)
+    });
+    cpu.event(queue(20));
+    let bytes = cpu.finish();
+    let (events, _) = items(&open(file(&[bytes], &[&cpu])));
+    let detail = events[0].detail.unwrap();
+    assert_eq!((detail.cgroup, detail.partno), (42, 3));
+    assert_eq!(detail.ioprio, 0x4004);
+    assert_eq!(events[1].detail, None);
+}
+
+/// A disk goes, and another one comes with its queue id and number.
+#[test]
+fn a_disk_that_came_back_is_another_one() {
+    let disk = |diskseq| Device {
+        diskseq,
+        ..Device::new(1, 8, 0, "sda")
+    };
+    let mut cpu = stream(0);
+    cpu.device(disk(5)).event(queue(10));
+    let first = cpu.finish();
+    names(&mut cpu);
+    cpu.device(disk(6)).event(Record { id: 8, ..queue(20) });
+    let second = cpu.finish();
+    let source = open(file(&[first, second], &[&cpu]));
+    let (events, _) = items(&source);
+    let seqs: Vec<u64> = events.iter().map(|event| event.diskseq).collect();
+    assert_eq!(seqs, [5, 6]);
+    let stats = Stats::of(&source);
+    let rows: Vec<_> = stats
+        .devices
+        .iter()
+        .map(|row| (row.name.as_str(), row.diskseq, row.totals.ios))
+        .collect();
+    assert_eq!(rows, [("sda", 5, 1), ("sda", 6, 1)]);
+    // The first one's read will never be complete.
+    assert_eq!(
+        (stats.counts.no_completion, stats.counts.queued_at_end),
+        (1, 1)
+    );
+}
+
+/// The table of META, and what became of it later.
+#[test]
+fn tables_of_disks_add_up() {
+    let disk = |name: &str, minor, diskseq, sectors| Disk {
+        name: name.to_owned(),
+        major: 8,
+        minor,
+        diskseq,
+        sectors,
+        ..Disk::default()
+    };
+    let meta = Meta {
+        format: 1,
+        devices: vec![disk("sda", 0, 5, 100), disk("sdb", 16, 6, 100)],
+        ..Meta::default()
+    };
+    let mut writer = Writer::new(Vec::new(), &meta).unwrap();
+    let later = [disk("sda", 0, 9, 100), disk("sdb", 16, 6, 200)];
+    let json = serde_json::to_vec(&later).unwrap();
+    writer.chunk(ChunkType::Devices, 0, &json).unwrap();
+    let source = open(writer.finish(&Trailer::default()).unwrap());
+    assert_eq!(source.problems(), []);
+    let known: Vec<_> = source
+        .disks()
+        .iter()
+        .map(|disk| (disk.name.as_str(), disk.diskseq, disk.sectors))
+        .collect();
+    assert_eq!(known, [("sda", 5, 100), ("sdb", 6, 200), ("sda", 9, 100)]);
+    assert_eq!(source.verify().findings, []);
 }
 
 #[test]

@@ -7,7 +7,7 @@
 mod common;
 
 use blkrelay_format::{
-    Action, ChunkType, Clock, CpuCounters, Device, End, From, SubbufBuilder, Trailer,
+    Action, ChunkType, Clock, CpuCounters, Device, End, RemapFrom, SubbufBuilder, Trailer,
 };
 use blkrelay_trace::{Item, Source, Stats};
 use common::*;
@@ -42,7 +42,7 @@ fn subbufs() -> Vec<Vec<u8>> {
                 .event(event(Action::Queue, start, 8, 8192, WRITE | FUA, 7))
                 .event(event(Action::Split, start + 1, 8, 4096, WRITE | FUA, 9))
                 .event(event(Action::Remap, start + 2, 16, 4096, READ, 8))
-                .from(From::new(8, 1, 0))
+                .from(RemapFrom::new(8, 1, 0))
                 .event(event(Action::Queue, start + 3, 16, 4096, WRITE, 8))
                 .event(event(Action::BackMerge, start + 4, 16, 4096, WRITE, 8))
                 .event(event(Action::Issue, start + 5, 8, 8192, WRITE, 3))
@@ -136,6 +136,7 @@ proptest! {
             events,
             lost,
             unwritten: events,
+            written_over: lost,
             subbufs: lost,
         });
         let file = if trailer {

@@ -390,7 +390,7 @@ fn an_io_of_a_stacked_device_is_its_process_once() {
     let mut cpu = stream(0);
     cpu.event(event(Queue, 100, 0, 4096, READ, 1))
         .event(lower(event(Remap, 110, 512, 4096, READ, 2)))
-        .from(blkrelay_format::From::new(8, 0, 0))
+        .from(blkrelay_format::RemapFrom::new(8, 0, 0))
         .event(lower(event(Queue, 120, 512, 4096, READ, 2)))
         .event(lower(event(Issue, 130, 512, 4096, READ, 9)))
         .event(lower(complete(200, 512, 4096, READ, 9, 2)))
@@ -441,4 +441,70 @@ fn statistics_of_a_small_trace() {
     assert_eq!(stats.events, 402);
     assert_eq!(stats.duration_ns, 3_000_001 - 10_000);
     assert_eq!(stats.counts.queued_at_end, 2);
+}
+
+/// What E, IS and ID say is known from D and C.
+#[test]
+fn errors_and_accounting_change_nothing() {
+    let records = [
+        event(Queue, 100, 8, 4096, READ, 1),
+        event(IoStart, 105, 8, 4096, READ, 5),
+        event(Issue, 110, 8, 4096, READ, 5),
+        Record {
+            who: Record::pack_complete(Complete, 10, 1),
+            ..complete(150, 8, 4096, READ, 5, 1)
+        },
+        Record {
+            who: Record::pack_complete(Error, 10, 1),
+            ..complete(151, 8, 4096, READ, 5, 1)
+        },
+        event(IoDone, 152, 8, 4096, READ, 5),
+        event(TagWait, 160, 0, 64, READ, 0),
+    ];
+    let (requests, ios, counts) = track(&records);
+    assert_eq!((requests.len(), ios.len()), (1, 1));
+    assert_eq!((requests[0].complete_ns, requests[0].errno), (1150, -5));
+    assert_eq!(counts, Counts::default());
+}
+
+/// Filters change while two reads are on their way; a third begins and ends behind that.
+#[test]
+fn a_span_across_an_epoch_is_cut() {
+    let mut cpu = stream(0);
+    for record in submit(100, 8, 4096, READ, 1, 5) {
+        cpu.event(record);
+    }
+    cpu.event(event(Queue, 120, 64, 4096, READ, 2));
+    let first = cpu.finish();
+    names(&mut cpu);
+    cpu.epoch(2);
+    cpu.event(complete(150, 8, 4096, READ, 5, 1));
+    for record in submit(200, 8, 4096, READ, 1, 5) {
+        cpu.event(record);
+    }
+    cpu.event(complete(250, 8, 4096, READ, 5, 1));
+    // Of the second read no more is seen, and its bio is used again.
+    cpu.event(event(Queue, 300, 128, 4096, READ, 2));
+    let second = cpu.finish();
+    let (requests, ios, counts) = track_stream(vec![first, second], &cpu);
+    let cut: Vec<bool> = requests.iter().map(|rq| rq.cut).collect();
+    assert_eq!(cut, [true, false]);
+    let cut: Vec<bool> = ios.iter().map(|io| io.cut).collect();
+    assert_eq!(cut, [true, false]);
+    assert_eq!((counts.cut_by_epoch, counts.cut_by_gap), (3, 0));
+    assert_eq!((counts.no_completion, counts.queued_at_end), (0, 1));
+}
+
+/// A multipath's request goes on as a clone: its bios were queued above, not here.
+#[test]
+fn a_clone_has_no_bios_of_its_own() {
+    let mut cpu = stream(0);
+    cpu.event(event(RqRemap, 100, 8, 4096, READ, 5))
+        .from(blkrelay_format::RemapFrom::new(253, 0, 8))
+        .event(event(Issue, 110, 8, 4096, READ, 5))
+        .event(complete(150, 8, 4096, READ, 5, 77));
+    let bytes = cpu.finish();
+    let (requests, ios, counts) = track_stream(vec![bytes], &cpu);
+    assert_eq!((requests.len(), ios.len()), (1, 0));
+    assert_eq!(counts, Counts::default());
 }

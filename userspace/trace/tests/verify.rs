@@ -4,8 +4,10 @@
 
 mod common;
 
-use blkrelay_format::{Action, Chunks, From, Record};
-use blkrelay_trace::{Item, Source};
+use blkrelay_format::{
+    Action, Chunks, CpuCounters, End, Record, RemapFrom, Stop, SubbufBuilder, Trailer,
+};
+use blkrelay_trace::{Cause, Item, Source};
 use common::*;
 
 fn queue(time: u64) -> Record {
@@ -34,7 +36,7 @@ fn small() -> Vec<u8> {
     first
         .anchor(25, 1025)
         .event(event(Action::Remap, 30, 8, 4096, READ, 7))
-        .from(From::new(8, 1, 0));
+        .from(RemapFrom::new(8, 1, 0));
     let two = first.finish();
     let mut second = stream(1);
     second.event(complete(15, 8, 4096, READ, 3, 7));
@@ -106,25 +108,15 @@ fn records() {
         let bytes = cpu.finish();
         file(&[bytes], &[&cpu])
     };
-    let unknown = Record {
-        who: 0x7f00_0000,
-        ..queue(10)
-    };
-    finds(
-        bad(&|cpu| {
-            cpu.event(unknown).event(queue(11));
-        }),
-        "slot 8: no such action: 127",
-    );
     let zero = Record {
         who: 0,
         ..queue(10)
     };
     finds(
         bad(&|cpu| {
-            cpu.event(zero);
+            cpu.event(zero).event(queue(11));
         }),
-        "no such action: 0",
+        "slot 8: no such action: 0",
     );
     let long = Record {
         who: 0x9000_0009,
@@ -138,7 +130,7 @@ fn records() {
     );
     finds(
         bad(&|cpu| {
-            cpu.from(From::new(8, 0, 0));
+            cpu.from(RemapFrom::new(8, 0, 0));
         }),
         "a from record without an A event",
     );
@@ -223,4 +215,181 @@ fn a_file_cut_anywhere_is_said_to_be() {
             assert!(events.count() <= 4);
         }
     }
+}
+
+/// A later module may know more kinds of events.
+#[test]
+fn unknown_events_are_counted() {
+    let mut cpu = stream(0);
+    let unknown = Record {
+        who: 0x7f00_0000,
+        ..queue(15)
+    };
+    cpu.event(queue(10)).event(unknown).event(queue(20));
+    let bytes = cpu.finish();
+    let verdict = open(file(&[bytes], &[&cpu])).verify();
+    assert_eq!(verdict.findings, []);
+    assert_eq!((verdict.events, verdict.unknown), (3, 1));
+}
+
+/// A flight recorder's: two sub-buffers of three events were written over, then `end` was written.
+fn flight(end: &dyn Fn(&mut SubbufBuilder)) -> Vec<u8> {
+    let mut cpu = stream(0);
+    cpu.overwrite();
+    for time in [1, 4] {
+        cpu.event(queue(time))
+            .event(queue(time + 1))
+            .event(queue(time + 2));
+        cpu.skip();
+    }
+    names(&mut cpu);
+    cpu.anchor(9, 1009).event(queue(10));
+    end(&mut cpu);
+    let bytes = cpu.finish();
+    flight_file(&[bytes], &cpu, 6)
+}
+
+fn flight_file(subbufs: &[Vec<u8>], cpu: &SubbufBuilder, written_over: u64) -> Vec<u8> {
+    let (events, lost) = cpu.totals();
+    let counters = CpuCounters {
+        events,
+        lost,
+        written_over,
+        subbufs: subbufs.len() as u64,
+        ..CpuCounters::default()
+    };
+    let trailer = Trailer {
+        cpus: vec![counters],
+        end: End::Trigger,
+        ..Trailer::default()
+    };
+    begin(subbufs).finish(&trailer).unwrap()
+}
+
+fn failed(time: u64, status: u8) -> Record {
+    Record {
+        who: Record::pack_complete(Action::Complete, status, 7),
+        ..complete(time, 8, 4096, READ, 3, 7)
+    }
+}
+
+#[test]
+fn what_a_flight_recorder_kept_is_whole() {
+    let source = open(flight(&|cpu| {
+        cpu.event(failed(20, 10)).stop(Stop::new(25, 21, 0, 2, 10));
+    }));
+    let verdict = source.verify();
+    assert_eq!(verdict.findings, []);
+    assert_eq!(
+        (verdict.events, verdict.written_over, verdict.lost),
+        (2, 6, 0)
+    );
+    let stop = blkrelay_trace::Stop {
+        cpu: 0,
+        epoch: 1,
+        trigger_ns: 1021,
+        lag_ns: 4,
+        trigger_cpu: 0,
+        cause: Cause::Error(10),
+    };
+    assert_eq!(verdict.stops, [stop]);
+    // And nothing of it is a gap, but the events go on counting.
+    let items: Vec<Item> = source.events().collect();
+    let numbers = items.iter().map(|item| match item {
+        Item::Event(event) => event.seq,
+        Item::Gap(_) => 0,
+    });
+    assert_eq!(numbers.collect::<Vec<_>>(), [7, 8]);
+}
+
+#[test]
+fn stops() {
+    let control = |time, trigger| Stop::new(time, trigger, 1, 1, 0);
+    let whole = flight(&|cpu| {
+        cpu.stop(control(25, 21));
+    });
+    assert_eq!(findings(whole), [""; 0]);
+    finds(
+        flight(&|cpu| {
+            cpu.stop(control(25, 26));
+        }),
+        "stopped before the trigger",
+    );
+    finds(
+        flight(&|cpu| {
+            cpu.stop(control(9, 8));
+        }),
+        "events later than the stop",
+    );
+    finds(
+        flight(&|cpu| {
+            cpu.stop(control(25, 21)).event(queue(30));
+        }),
+        "a record behind the stop",
+    );
+    let by_error = |status| Stop::new(25, 21, 0, 2, status);
+    finds(
+        flight(&|cpu| {
+            cpu.stop(by_error(10));
+        }),
+        "the completion that was the cause is not the last event",
+    );
+    finds(
+        flight(&|cpu| {
+            cpu.event(failed(20, 9)).stop(by_error(10));
+        }),
+        "the completion that was the cause is not the last event",
+    );
+    finds(
+        flight(&|cpu| {
+            cpu.stop(Stop::new(25, 21, 1, 9, 0));
+        }),
+        "stopped for no cause known: 9",
+    );
+    let mut cpu = stream(0);
+    cpu.event(queue(10)).stop(control(25, 21));
+    let bytes = cpu.finish();
+    finds(file(&[bytes], &[&cpu]), "no flight recorder's");
+
+    // In the next sub-buffer: only in the next epoch.
+    for (epoch, whole) in [(1, false), (2, true)] {
+        let mut cpu = stream(0);
+        cpu.overwrite().event(queue(10)).stop(control(25, 21));
+        let one = cpu.finish();
+        names(&mut cpu);
+        cpu.anchor(30, 1030).epoch(epoch).event(queue(40));
+        let two = cpu.finish();
+        let findings = findings(flight_file(&[one, two], &cpu, 0));
+        assert_eq!(findings.is_empty(), whole, "{findings:?}");
+    }
+}
+
+#[test]
+fn a_flight_recorders_counters() {
+    let mut cpu = stream(0);
+    cpu.overwrite().event(queue(1));
+    cpu.skip();
+    names(&mut cpu);
+    cpu.event(queue(10));
+    let one = cpu.finish();
+    let good = flight_file(std::slice::from_ref(&one), &cpu, 1);
+    assert_eq!(findings(good), [""; 0]);
+    finds(
+        flight_file(std::slice::from_ref(&one), &cpu, 2),
+        "2 events written over by the TRAILER, 1 by the first",
+    );
+    // Without the flag the stream must begin with its first sub-buffer.
+    let mut cpu = stream(0);
+    cpu.event(queue(1));
+    cpu.skip();
+    cpu.event(queue(10));
+    let one = cpu.finish();
+    finds(flight_file(&[one], &cpu, 0), "number 0 was due");
+    // A CPU of which all was read at an earlier trigger.
+    let mut cpu = stream(0);
+    cpu.overwrite().event(queue(1));
+    cpu.skip();
+    let file = flight_file(&[], &cpu, 1);
+    assert_eq!(findings(file.clone()), [""; 0]);
+    assert_eq!(open(file).events().count(), 0);
 }

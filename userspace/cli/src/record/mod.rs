@@ -6,12 +6,12 @@ mod capture;
 mod command;
 mod target;
 
-use crate::module::{self, Module, ModuleError, Status};
+use crate::module::{self, Module, ModuleError};
 use crate::output::{count, size};
 use crate::sysfs::{Resolved, Sysfs};
 use crate::{args, say, Failure, Outcome};
 use blkrelay_format::{
-    CpuCounters, End, IndexEntry, Kernel, Meta, Options, Trailer, FORMAT_VERSION,
+    CpuCounters, End, IndexEntry, Kernel, Meta, Options, Status, Trailer, FORMAT_VERSION,
 };
 use blkrelay_trace::Dev;
 use capture::Capture;
@@ -198,6 +198,7 @@ fn meta(sysfs: &Sysfs, options: &args::Record, devices: &[Resolved], status: &St
         devices: sysfs.disks(&numbers),
         options: Options {
             devices: devices_word(devices),
+            start: String::new(),
             subbuf_size: status.number("subbuf_size"),
             subbufs: status.number("subbufs"),
             seconds: options.seconds,
@@ -227,6 +228,7 @@ fn counters(status: &Status, index: &[IndexEntry]) -> Vec<CpuCounters> {
                 cpu: cpu.cpu,
                 events: cpu.events,
                 lost: cpu.lost,
+                written_over: 0,
                 unwritten: cpu.events.saturating_sub(events),
                 subbufs,
             }

@@ -64,8 +64,8 @@ pub fn file(subbufs: &[Vec<u8>], streams: &[&SubbufBuilder]) -> Vec<u8> {
                 cpu,
                 events,
                 lost,
-                unwritten: 0,
                 subbufs,
+                ..CpuCounters::default()
             }
         })
         .collect();
