@@ -22,10 +22,28 @@ mod filter;
 mod record;
 
 use blkrelay_format::{Action, Record};
-use config::{parse, Command, Devices, Error};
-use filter::{Filter, Selection};
+#[rustfmt::skip]
+#[allow(dead_code, clippy::all, clippy::precedence)]
+#[path = "../../../module/stamps.rs"]
+mod stamps;
+
+use config::{Command, Devices, Error, Events, Mode};
+use filter::{Filter, Place, Selection, Set};
 use proptest::prelude::*;
+use std::sync::atomic::AtomicU64;
 use zerocopy::FromBytes;
+
+/// Names of events as the module might have them.
+const NAMES: [&str; 4] = ["Q", "D", "C", "BIO_C"];
+
+fn parse(text: &[u8]) -> Result<Command<'_>, Error<'_>> {
+    config::parse(text, &NAMES)
+}
+
+/// A whole disk.
+fn disk(queue: u16) -> Place {
+    Place { queue, part: None }
+}
 
 /// What the kernel stores: the words in their order, with the time in front and the pid put in.
 fn stored(time: u64, words: record::Words, pid: u32) -> Record {
@@ -69,7 +87,7 @@ proptest! {
     /// What the module packs is what the reader unpacks.
     #[test]
     fn records_survive(time: u64, sector in 0u64..(1 << 48) - 1, queue: u16, bytes: u32, opf: u32,
-                       id: u32, pid in 0u32..1 << 24, status: u8, head: u32, n in 0usize..15) {
+                       id: u32, pid in 0u32..1 << 24, status: u8, head: u32, n in 0..Action::ALL.len()) {
         let action = Action::ALL[n];
         let who = if action.is_completion() {
             record::complete_who(action.code().into(), status, head)
@@ -81,7 +99,7 @@ proptest! {
             size_op: record::pair(bytes, opf),
             id_who: record::pair(id, who),
         };
-        prop_assert_eq!(record::is_completion(words.id_who), action.is_completion());
+        prop_assert_eq!(record::is_completion(record::action(words.id_who)), action.is_completion());
         let pid = if action.is_completion() { 0 } else { pid };
         let record = stored(time, words, pid);
         prop_assert_eq!(record.time, time);
@@ -137,7 +155,7 @@ proptest! {
         prop_assert_eq!(start.subbuf_size, size.map(|shift| 1 << shift));
         prop_assert_eq!(start.subbufs, count);
         prop_assert_eq!(start.hold, hold.unwrap_or(false));
-        let Devices::List(found) = start.devices else {
+        let Devices::List(found) = start.filter.devices else {
             return Err(TestCaseError::fail("a list"));
         };
         let found: Vec<_> = found.iter().map(|device| (device.major, device.minor)).collect();
@@ -149,24 +167,245 @@ proptest! {
     fn the_filter_admits_what_was_selected(selected in proptest::collection::btree_set(any::<u16>(), 0..40), asked: i32) {
         let filter = Box::new(Filter::closed());
         let ids: Vec<u16> = selected.iter().copied().collect();
-        filter.open(Selection::Queues(&ids));
+        let places: Vec<Place> = ids.iter().map(|id| disk(*id)).collect();
+        filter.open(Selection::Queues(&places));
         for id in selected.iter().map(|id| i32::from(*id)).chain([asked, asked & 0xffff]) {
             let expected = u16::try_from(id).ok().filter(|id| selected.contains(id));
             prop_assert_eq!(filter.admit(id), expected);
         }
+        // Narrowing keeps what both want.
+        let half: Vec<Place> = places.iter().copied().step_by(2).chain([disk(77)]).collect();
+        filter.narrow(Selection::All);
+        filter.narrow(Selection::Queues(&half));
+        for (n, id) in ids.iter().enumerate() {
+            let kept = n % 2 == 0 || *id == 77;
+            prop_assert_eq!(filter.admit((*id).into()).is_some(), kept);
+        }
+        prop_assert_eq!(filter.admit(77).is_some(), selected.contains(&77));
         filter.close();
         prop_assert!(ids.iter().all(|id| filter.admit((*id).into()).is_none()));
     }
 }
 
+/// The words of an event.
+fn event(action: u32, queue: u16, sector: u64, bytes: u32, opf: u32) -> [u64; 3] {
+    [
+        record::place(sector, queue),
+        record::pair(bytes, opf),
+        record::pair(0, record::who(action)),
+    ]
+}
+
+const PREFLUSH: u32 = 1 << 18;
+
+proptest! {
+    /// Sector by sector, against what the words of the filter mean.
+    #[test]
+    fn a_set_passes_what_touches_it(
+        sector in 0u64..40, sectors in 0u32..12, op in 0u32..4, preflush: bool, queue in 1u16..4,
+        range in proptest::option::of((0u64..40, 0u64..12)),
+        part in proptest::option::of((0u64..40, 0u64..12)),
+        sizes in proptest::option::of((0u32..9, 0u32..9)),
+        ops in proptest::collection::btree_set(0u32..4, 0..4),
+    ) {
+        let range = range.map(|(first, more)| (first, first + more));
+        let part = part.map(|(first, more)| (first, first + more));
+        let sizes = sizes.map(|(a, b)| (a.min(b) * 512, a.max(b) * 512));
+        let places = [Place { queue: 1, part }, disk(2)];
+        let bits = [config::OP_READ, config::OP_WRITE, config::OP_FLUSH, config::OP_DISCARD];
+        let set = Set {
+            selection: Selection::Queues(&places),
+            ops: ops.iter().map(|op| bits[*op as usize]).sum(),
+            sectors: range,
+            sizes,
+        };
+        let opf = op | if preflush { PREFLUSH } else { 0 };
+        let [place, size_op, id_who] = event(abi::BLKRELAY_Q, queue, sector, sectors * 512, opf);
+
+        let flush = preflush || op == 2;
+        // An empty flush is nowhere; any other empty event is where it stands.
+        let touched: Vec<u64> = match sectors {
+            0 if flush => vec![],
+            n => (sector..sector + u64::from(n.max(1))).collect(),
+        };
+        let touches = |(first, last): (u64, u64)| touched.iter().any(|s| (first..=last).contains(s));
+        let here = match (queue, part) {
+            (1, Some(part)) => touches(part) || touched.is_empty(),
+            (1 | 2, _) => true,
+            _ => false,
+        };
+        let operation = ops.is_empty() || ops.contains(&op) || flush && ops.contains(&2);
+        let size = sizes.is_none_or(|(min, max)| min <= sectors * 512 && sectors * 512 <= max);
+        let expected = here && operation && range.is_none_or(touches) && size;
+        prop_assert_eq!(set.pass(place, size_op, id_who), expected);
+    }
+
+    /// Against a table without limits: an I/O is timed exactly, to 64 ticks, or not at all.
+    #[test]
+    fn stamps_are_right_or_missing(steps in proptest::collection::vec((0usize..40, any::<bool>(), any::<bool>()), 1..200)) {
+        let table: Vec<AtomicU64> = (0..stamps::ENTRIES).map(|_| AtomicU64::new(0)).collect();
+        let mut began = std::collections::BTreeMap::new();
+        let mut now = 1u64 << 33;
+        for (n, begins, last) in steps {
+            // Some share an entry.
+            let owner = 0xffff_8880_0000_0000_usize + n * 384;
+            now += 1000 + n as u64 * 77;
+            if begins {
+                stamps::begin(&table, owner, now);
+                began.insert(owner, now);
+            } else {
+                let took = stamps::end(&table, owner, now, last);
+                if let Some(took) = took {
+                    let since = now - began[&owner];
+                    prop_assert!(took.abs_diff(since) < 64, "{took} for {since}");
+                }
+                if last {
+                    began.remove(&owner);
+                    prop_assert_eq!(stamps::end(&table, owner, now, true), None);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_io_is_timed() {
+    let table: Vec<AtomicU64> = (0..stamps::ENTRIES).map(|_| AtomicU64::new(0)).collect();
+    let owners = [0x1000_usize, 0x1180, 0xffff_8881_0000_0000];
+    for (n, owner) in owners.iter().enumerate() {
+        stamps::begin(&table, *owner, 6400 + 64 * n as u64);
+    }
+    // In parts, and in another order.
+    assert_eq!(stamps::end(&table, owners[2], 6400 + 640, false), Some(512));
+    assert_eq!(
+        stamps::end(&table, owners[2], 6400 + 1280, true),
+        Some(1152)
+    );
+    assert_eq!(stamps::end(&table, owners[0], 6400 + 640, true), Some(640));
+    assert_eq!(stamps::end(&table, owners[1], 6400 + 64, true), Some(0));
+    assert_eq!(stamps::end(&table, owners[1], 6400 + 64, true), None);
+    // Nobody else's time: not that of an address some terabytes away.
+    stamps::begin(&table, 0x1000, 6400);
+    assert_eq!(stamps::end(&table, 0x1000 + (1 << 43), 6400, true), None);
+}
+
+#[test]
+fn events_without_what_is_asked_for_do_not_pass() {
+    let all = Set {
+        selection: Selection::All,
+        ops: 0,
+        sectors: None,
+        sizes: None,
+    };
+    assert!(all.is_bitmap());
+    let sets = [
+        Set {
+            ops: config::OP_READ | config::OP_FLUSH,
+            ..all
+        },
+        Set {
+            sectors: Some((0, (1 << 48) - 2)),
+            ..all
+        },
+        Set {
+            sizes: Some((0, u32::MAX)),
+            ..all
+        },
+    ];
+    for action in [
+        abi::BLKRELAY_P,
+        abi::BLKRELAY_U,
+        abi::BLKRELAY_T,
+        abi::BLKRELAY_W,
+    ] {
+        let [place, size_op, id_who] = event(action, 1, u64::MAX, 3, 0);
+        assert!(all.pass(place, size_op, id_who));
+        for set in &sets {
+            assert!(!set.pass(place, size_op, id_who), "{action} {set:?}");
+            assert!(!set.is_bitmap());
+        }
+    }
+    // A passthrough request has no sector, but an operation and a size.
+    let [place, size_op, id_who] = event(abi::BLKRELAY_D, 1, u64::MAX, 36, 34);
+    let passes: Vec<bool> = sets
+        .iter()
+        .map(|s| s.pass(place, size_op, id_who))
+        .collect();
+    assert_eq!(passes, [false, false, true]);
+    // A zone's plug has a place and a size, but no operation: 0 is not a read.
+    let [place, size_op, id_who] = event(abi::BLKRELAY_ZONE_PLUG, 1, 8, 4096, 0);
+    let passes: Vec<bool> = sets
+        .iter()
+        .map(|s| s.pass(place, size_op, id_who))
+        .collect();
+    assert_eq!(passes, [false, true, true]);
+    // Zone management, by its operations: reset, reset all, open, close, finish.
+    let zone = Set {
+        ops: config::OP_ZONE,
+        ..all
+    };
+    for op in 0..36 {
+        let [place, size_op, id_who] = event(abi::BLKRELAY_Q, 1, 0, 0, op);
+        assert_eq!(
+            zone.pass(place, size_op, id_who),
+            [11, 13, 15, 17, 19].contains(&op),
+            "{op}"
+        );
+    }
+}
+
+#[test]
+fn a_filter_is_understood() {
+    let text = b"filter devices=8:1 op=write,flush sector=10-20 size=512-4096 cgroup=7,8";
+    let Ok(Command::Filter(filter)) = parse(text) else {
+        unreachable!("a filter");
+    };
+    assert_eq!(filter.ops, config::OP_WRITE | config::OP_FLUSH);
+    assert_eq!(
+        (filter.sectors, filter.sizes),
+        (Some((10, 20)), Some((512, 4096)))
+    );
+    assert_eq!(filter.cgroups.ids(), [7, 8]);
+    let words: Vec<&str> = config::filter_words(text).collect();
+    assert_eq!(
+        words,
+        [
+            "op=write,flush",
+            "sector=10-20",
+            "size=512-4096",
+            "cgroup=7,8"
+        ]
+    );
+    let text = b"start cgroup=1 devices=all events=C,Q detail=1 mode=overwrite on_error=1 slower_us=20000\n";
+    let Ok(Command::Start(start)) = parse(text) else {
+        unreachable!("a start");
+    };
+    assert_eq!(start.events, Events::Some(0b101));
+    assert!(start.detail && start.on_error && start.mode == Mode::Overwrite);
+    assert_eq!(start.slower_us, Some(20000));
+    let sixteen = (1..=16)
+        .map(|n| n.to_string())
+        .collect::<Vec<_>>()
+        .join(",");
+    let fits = format!("filter devices=all cgroup={sixteen}");
+    assert!(parse(fits.as_bytes()).is_ok());
+    assert_eq!(
+        parse(format!("{fits},17").as_bytes()),
+        Err(Error::TooManyCgroups)
+    );
+}
+
 #[test]
 fn simple_commands() {
+    assert_eq!(parse(b"freeze"), Ok(Command::Freeze));
+    assert_eq!(parse(b"arm"), Ok(Command::Arm));
     assert_eq!(parse(b"stop"), Ok(Command::Stop));
     assert_eq!(parse(b"\t flush \n"), Ok(Command::Flush));
     let Ok(Command::Start(start)) = parse(b"start devices=all") else {
         unreachable!("a start");
     };
-    assert_eq!((start.devices, start.hold), (Devices::All, false));
+    assert_eq!((start.filter.devices, start.hold), (Devices::All, false));
+    assert_eq!((start.events, start.mode), (Events::Default, Mode::Discard));
     assert_eq!((start.subbuf_size, start.subbufs), (None, None));
 }
 
@@ -222,6 +461,37 @@ fn bad_commands_are_told_apart() {
             Error::OutOfRange("99999999999999999999999"),
         ),
         (b"start devices=all hold=yes", Error::BadValue("yes")),
+        (b"start devices=all mode=ring", Error::BadValue("ring")),
+        (b"start devices=all events=Q,X", Error::UnknownEvent("X")),
+        (b"start devices=all events=", Error::UnknownEvent("")),
+        (b"start devices=all op=write,wipe", Error::UnknownOp("wipe")),
+        (b"start devices=all sector=5", Error::BadRange("5")),
+        (b"start devices=all sector=5-4", Error::BadRange("5-4")),
+        (b"start devices=all sector=0-1-2", Error::BadRange("0-1-2")),
+        (
+            b"start devices=all sector=0-281474976710655",
+            Error::OutOfRange("0-281474976710655"),
+        ),
+        (
+            b"start devices=all size=0-4294967296",
+            Error::OutOfRange("0-4294967296"),
+        ),
+        (b"start devices=all cgroup=x", Error::BadValue("x")),
+        (b"start devices=all on_error=1", Error::NoFlight("on_error")),
+        (
+            b"start devices=all slower_us=5",
+            Error::NoFlight("slower_us"),
+        ),
+        (
+            b"start devices=all mode=overwrite slower_us=0",
+            Error::OutOfRange("0"),
+        ),
+        (b"filter", Error::NoDevices),
+        (
+            b"filter devices=all events=Q",
+            Error::UnknownWord("events=Q"),
+        ),
+        (b"freeze now", Error::UnknownWord("now")),
     ];
     for (text, error) in refused {
         let text_shown = String::from_utf8_lossy(text);
