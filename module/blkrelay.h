@@ -7,8 +7,8 @@
  * cannot drift. All fields have the byte order of the traced machine; a reader tells the order by the
  * magics. Every struct has explicit padding and the same layout for 32- and 64-bit programs.
  *
- * A layout never changes under one BLKRELAY_ABI_VERSION. What may be added without a new version: events and side
- * records of new codes, chunks of new types, flags, and keys in the text of status and META.
+ * A layout never changes under one BLKRELAY_ABI_VERSION. What may be added without a new version: events
+ * and side records of new codes, chunks of new types, flags, and keys in the text of status and META.
  */
 #ifndef _BLKRELAY_H
 #define _BLKRELAY_H

@@ -329,7 +329,10 @@ impl Channel {
 
     /// Sets the keys that say what an event is asked.
     fn ask(&self, filter: bool) {
-        let watch = self.shared().flight().is_some_and(|flight| flight.watches());
+        let watch = self
+            .shared()
+            .flight()
+            .is_some_and(|flight| flight.watches());
 
         // SAFETY: May sleep here.
         unsafe { abi::blkrelay_ask(filter, watch) };

@@ -357,15 +357,23 @@ impl fmt::Display for Refusal<'_> {
             }
             Self::NotRunning(command) => write!(f, "{command}: no trace is running; start one"),
             Self::NoFlight(command) => {
-                write!(f, "{command}: the trace is no flight recorder; start one with mode=overwrite")
+                write!(
+                    f,
+                    "{command}: the trace is no flight recorder; start one with mode=overwrite"
+                )
             }
             Self::Flight(command) => {
                 write!(f, "{command}: not of a flight recorder; freeze or stop it")
             }
             Self::Frozen(command) => {
-                write!(f, "{command}: the flight recorder is frozen; arm or stop it")
+                write!(
+                    f,
+                    "{command}: the flight recorder is frozen; arm or stop it"
+                )
             }
-            Self::NotFrozen => f.write_str("arm: the flight recorder is not frozen; freeze it first"),
+            Self::NotFrozen => {
+                f.write_str("arm: the flight recorder is not frozen; freeze it first")
+            }
             Self::StillRead(count) => write!(
                 f,
                 "{count} data files of the last trace are open; close them first"
@@ -396,9 +404,9 @@ impl fmt::Display for Refusal<'_> {
                 "{needed} bytes of buffers are over half of {ram} bytes of memory; ask for less"
             ),
             Self::NoMemory => f.write_str("no memory for the buffers; ask for less"),
-            Self::NoEvents => f.write_str(
-                "this kernel has none of these events; see probes= for what it has",
-            ),
+            Self::NoEvents => {
+                f.write_str("this kernel has none of these events; see probes= for what it has")
+            }
             Self::Probe(name, error) => write!(
                 f,
                 "tracepoint {}: error {}; is the kernel out of memory?",

@@ -17,8 +17,7 @@
 //! C for each event on a kernel that gcc built, while these are the one load that `READ_ONCE()` is.
 
 use super::{
-    abi,
-    config,
+    abi, config,
     record::{
         self,
         Kind, //
@@ -206,8 +205,8 @@ impl Set<'_> {
             _ if queue_event => (bytes, 0),
             _ => (bytes, ops(opf)),
         };
-        let nowhere = sector == abi::BLKRELAY_SECTOR_NONE
-            || bytes == 0 && ops & config::OP_FLUSH != 0;
+        let nowhere =
+            sector == abi::BLKRELAY_SECTOR_NONE || bytes == 0 && ops & config::OP_FLUSH != 0;
 
         let here = match self.selection {
             Selection::All => true,

@@ -21,8 +21,7 @@ use crate::{
         Shared, //
     },
     filter::FILTER,
-    record,
-    stamps,
+    record, stamps,
     stream::{
         current,
         Stream, //
@@ -192,9 +191,10 @@ impl Flight {
 ///
 /// Interrupts are off; `stream` is this CPU's.
 unsafe fn pull(stream: &mut Stream<'_>, flight: &Flight, cause: u32, value: u64) -> bool {
-    let first = flight
-        .state
-        .compare_exchange(RUNNING, PULLED, Ordering::Relaxed, Ordering::Relaxed);
+    let first =
+        flight
+            .state
+            .compare_exchange(RUNNING, PULLED, Ordering::Relaxed, Ordering::Relaxed);
 
     if first.is_err() {
         return false;
@@ -271,7 +271,12 @@ unsafe extern "C" fn blkrelay_watch(
     // SAFETY: By the contract.
     unsafe {
         if status != 0 {
-            pull(&mut stream, flight, abi::BLKRELAY_CAUSE_ERROR, status.into());
+            pull(
+                &mut stream,
+                flight,
+                abi::BLKRELAY_CAUSE_ERROR,
+                status.into(),
+            );
         } else if let Some(took) = slow {
             pull(&mut stream, flight, abi::BLKRELAY_CAUSE_SLOW, took);
         }

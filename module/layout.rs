@@ -126,6 +126,6 @@ check! {
 }
 
 const _: () = assert!(
-    crate::filter::REQ_PREFLUSH == abi::blkrelay_values_BLKRELAY_REQ_PREFLUSH as u32,
+    crate::filter::REQ_PREFLUSH == abi::blkrelay_values_BLKRELAY_REQ_PREFLUSH,
     "REQ_PREFLUSH has moved, see filter.rs",
 );

@@ -11,8 +11,7 @@
 //! field by field, through raw pointers.
 
 use crate::{
-    abi,
-    config,
+    abi, config,
     filter::FILTER,
     record::{
         self,
@@ -357,13 +356,7 @@ fn from(dev: u32, sector: u64) -> abi::blkrelay_extra {
 ///
 /// `q` is a live request queue.
 #[inline(always)]
-unsafe fn emit_queue(
-    q: *mut request_queue,
-    action: u32,
-    sector: u64,
-    size_op: u64,
-    id: u32,
-) {
+unsafe fn emit_queue(q: *mut request_queue, action: u32, sector: u64, size_op: u64, id: u32) {
     // SAFETY: By the contract.
     if let Some(queue) = unsafe { admit(q) } {
         // SAFETY: The event is one of this queue.
@@ -417,7 +410,7 @@ unsafe extern "C" fn blkrelay_probe_bio_queue_detail(_: *mut c_void, bio: *mut b
             )
         };
         let detail = abi::blkrelay_extra {
-            slot: record::detail(cgroup, flags, ioprio, hint as u8, partno as u8),
+            slot: record::detail(cgroup, flags, ioprio, hint, partno as u8),
         };
 
         // SAFETY: The event is one of this bio, and `detail` outlives the call.
@@ -617,7 +610,12 @@ unsafe extern "C" fn blkrelay_probe_rq_error(
 ///
 /// For `block_rq_remap` alone.
 #[no_mangle]
-unsafe extern "C" fn blkrelay_probe_rq_remap(_: *mut c_void, rq: *mut request, dev: u32, from: u64) {
+unsafe extern "C" fn blkrelay_probe_rq_remap(
+    _: *mut c_void,
+    rq: *mut request,
+    dev: u32,
+    from: u64,
+) {
     // SAFETY: The clone is owned by the caller.
     if let Some(words) = unsafe { request_event(rq, abi::BLKRELAY_RQ_A) } {
         let from = self::from(dev, from);

@@ -512,7 +512,8 @@ unsafe extern "C" fn blkrelay_pass(
 ) -> bool {
     // SAFETY: The filter is replaced on its own CPU, or while no probe runs there, before it is freed:
     // see `Channel::set_filter`.
-    let Some(filter) = (unsafe { (*cpu).filter.cast::<crate::channel::FilterSet>().as_ref() }) else {
+    let Some(filter) = (unsafe { (*cpu).filter.cast::<crate::channel::FilterSet>().as_ref() })
+    else {
         return true;
     };
     if !filter.set().pass(place, size_op, id_who) {
@@ -526,7 +527,10 @@ unsafe extern "C" fn blkrelay_pass(
     let bio = unsafe { bio_of(of, id_who) };
 
     // SAFETY: The event's own bio, which is live.
-    !bio.is_null() && ids.iter().any(|&id| unsafe { abi::blkrelay_bio_in_cgroup(bio, id) })
+    !bio.is_null()
+        && ids
+            .iter()
+            .any(|&id| unsafe { abi::blkrelay_bio_in_cgroup(bio, id) })
 }
 
 /// Where the fast path in the shim turns to, see `shim.h`.
