@@ -105,6 +105,11 @@ impl<W: Write> Text<W> {
         }
     }
 
+    /// Times count from this instant, CLOCK_MONOTONIC ns, instead of from the first event given.
+    pub fn count_from(&mut self, ns: u64) {
+        self.genesis = Some(ns);
+    }
+
     /// Writes one item as one line.
     ///
     /// # Errors

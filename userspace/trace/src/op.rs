@@ -4,6 +4,8 @@
 use blkrelay_format::blktrace::category;
 
 const OP_MASK: u32 = 0xff;
+const OP_READ: u32 = 0;
+const OP_WRITE: u32 = 1;
 const OP_FLUSH: u32 = 2;
 const OP_DISCARD: u32 = 3;
 const OP_SECURE_ERASE: u32 = 5;
@@ -26,6 +28,44 @@ const RAHEAD: u32 = 1 << 19;
 /// An operation with its flags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Opf(pub u32);
+
+/// Operations as filters name them. An I/O may be several: a write that asks for a flush first is both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// `REQ_OP_READ`
+    Read,
+    /// `REQ_OP_WRITE`
+    Write,
+    /// `REQ_OP_FLUSH`, and whatever asks for a flush first.
+    Flush,
+    /// `REQ_OP_DISCARD`
+    Discard,
+    /// `REQ_OP_SECURE_ERASE`
+    SecureErase,
+    /// `REQ_OP_WRITE_ZEROES`
+    WriteZeroes,
+    /// `REQ_OP_ZONE_APPEND`
+    ZoneAppend,
+    /// Zone management: reset, reset all, open, close, finish.
+    Zone,
+    /// `REQ_OP_DRV_IN`, `REQ_OP_DRV_OUT`
+    Passthrough,
+}
+
+impl Op {
+    /// All of them with their names in filters.
+    pub const ALL: [(&'static str, Op); 9] = [
+        ("read", Op::Read),
+        ("write", Op::Write),
+        ("flush", Op::Flush),
+        ("discard", Op::Discard),
+        ("secure_erase", Op::SecureErase),
+        ("write_zeroes", Op::WriteZeroes),
+        ("zone_append", Op::ZoneAppend),
+        ("zone", Op::Zone),
+        ("passthrough", Op::Passthrough),
+    ];
+}
 
 /// What an I/O does, for counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,6 +96,24 @@ impl Opf {
         self.0 & 1 != 0
     }
 
+    /// Whether it is this operation.
+    pub fn is(self, op: Op) -> bool {
+        match op {
+            Op::Read => self.op() == OP_READ,
+            Op::Write => self.op() == OP_WRITE,
+            Op::Flush => self.op() == OP_FLUSH || self.flag(PREFLUSH),
+            Op::Discard => self.op() == OP_DISCARD,
+            Op::SecureErase => self.op() == OP_SECURE_ERASE,
+            Op::WriteZeroes => self.op() == OP_WRITE_ZEROES,
+            Op::ZoneAppend => self.op() == OP_ZONE_APPEND,
+            Op::Zone => matches!(
+                self.op(),
+                OP_ZONE_OPEN | OP_ZONE_CLOSE | OP_ZONE_FINISH | OP_ZONE_RESET | OP_ZONE_RESET_ALL
+            ),
+            Op::Passthrough => self.is_passthrough(),
+        }
+    }
+
     /// A command of the driver's own: no sector, nothing that a file system asked for.
     pub fn is_passthrough(self) -> bool {
         matches!(self.op(), OP_DRV_IN | OP_DRV_OUT)
@@ -71,9 +129,9 @@ impl Opf {
         match self.op() {
             OP_DISCARD | OP_SECURE_ERASE => Kind::Discard,
             OP_FLUSH => Kind::Flush,
-            0 => Kind::Read,
-            1 if bytes == 0 && self.flag(PREFLUSH) => Kind::Flush,
-            1 | OP_ZONE_APPEND | OP_WRITE_ZEROES => Kind::Write,
+            OP_READ => Kind::Read,
+            OP_WRITE if bytes == 0 && self.flag(PREFLUSH) => Kind::Flush,
+            OP_WRITE | OP_ZONE_APPEND | OP_WRITE_ZEROES => Kind::Write,
             _ => Kind::Other,
         }
     }

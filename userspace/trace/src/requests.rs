@@ -55,6 +55,11 @@ pub struct RequestSpan {
     pub dev: Option<Dev>,
     /// Tells the disk from an earlier one.
     pub diskseq: u64,
+    /// Hardware queue << 16 | tag.
+    pub id: u32,
+    /// First event seen of it: its insert or, without one, its first issue; CLOCK_MONOTONIC ns. Known of a
+    /// tracker [with trails](Tracker::with_trails), else the last issue.
+    pub begin_ns: u64,
     /// Last issue, CLOCK_MONOTONIC ns.
     pub issue_ns: u64,
     /// Last completion.
@@ -72,6 +77,8 @@ pub struct RequestSpan {
 /// An I/O as it was queued, from Q to the completion of its last part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoSpan {
+    /// Tells it from all other I/Os of the trace.
+    pub number: u64,
     /// The request queue's id.
     pub queue: u16,
     /// The whole disk.
@@ -82,6 +89,8 @@ pub struct IoSpan {
     pub epoch: u32,
     /// Who queued it.
     pub submitter: Submitter,
+    /// The cgroup that it is charged to; 0 if there is none, or the trace has no details.
+    pub cgroup: u64,
     /// Q, CLOCK_MONOTONIC ns.
     pub queue_ns: u64,
     /// Issue of the request that completed last; `None` if it was not seen or the driver is bio-based.
@@ -98,6 +107,32 @@ pub struct IoSpan {
     pub stacked: bool,
     /// Events were lost, or an epoch began, between Q and completion: the join may be wrong.
     pub cut: bool,
+}
+
+/// When a bio's or a request's events belonged to an I/O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// The request queue's id.
+    pub queue: u16,
+    /// Whether `id` is a request's, or a bio's.
+    pub request: bool,
+    /// As the events have it.
+    pub id: u32,
+    /// From here, CLOCK_MONOTONIC ns,
+    pub from: u64,
+    /// to here; `None`: to the end of the I/O.
+    pub to: Option<u64>,
+}
+
+/// What only a tracker with trails keeps.
+#[derive(Debug, Default)]
+struct Trails {
+    /// First event of each request that is on its way.
+    begun: FxHashMap<(u16, u32), u64>,
+    /// When a bio was mapped here, until it is queued.
+    mapped: FxHashMap<(u16, u32), u64>,
+    /// Of the I/Os that are complete.
+    done: FxHashMap<u64, Vec<Stretch>>,
 }
 
 /// What the tracker finds.
@@ -158,6 +193,8 @@ struct Io {
     /// Its parts that are still outstanding: one, unless it was split.
     parts: Vec<usize>,
     ambiguous: bool,
+    /// Empty without trails.
+    trail: Vec<Stretch>,
 }
 
 /// A bio on its way: an I/O, or a part of a split one.
@@ -200,6 +237,8 @@ pub struct Tracker {
     disks: FxHashMap<u16, u64>,
     disk: Option<(u16, u64)>,
     gap_end: Option<u64>,
+    queued: u64,
+    trails: Option<Trails>,
     counts: Counts,
     found: Vec<Span>,
 }
@@ -208,6 +247,26 @@ impl Tracker {
     /// With nothing outstanding.
     pub fn new() -> Tracker {
         Tracker::default()
+    }
+
+    /// With nothing outstanding, and with an account of each I/O's events: see [`Tracker::take_trail`].
+    pub fn with_trails() -> Tracker {
+        Tracker {
+            trails: Some(Trails::default()),
+            ..Tracker::default()
+        }
+    }
+
+    /// Which events belong to an I/O that was returned as complete. To be taken then; nothing later on.
+    pub fn take_trail(&mut self, number: u64) -> Vec<Stretch> {
+        let trails = self.trails.as_mut();
+        let trail = trails.and_then(|trails| trails.done.remove(&number));
+        trail.unwrap_or_default()
+    }
+
+    /// The I/Os that are not complete, with their trails so far.
+    pub fn outstanding(&self) -> impl Iterator<Item = (IoSpan, Vec<Stretch>)> + '_ {
+        self.ios.iter().map(|(_, io)| (io.span, io.trail.clone()))
     }
 
     /// What could not be paired so far.
@@ -305,6 +364,16 @@ impl Tracker {
             }
         }
         let bio = (event.queue, event.id);
+        if let Some(trails) = &mut self.trails {
+            match event.action {
+                Action::IoStart | Action::Insert | Action::Issue | Action::RqRemap => {
+                    trails.begun.entry(bio).or_insert(event.ns);
+                }
+                Action::RqMerge => drop(trails.begun.remove(&bio)),
+                Action::Remap => drop(trails.mapped.insert(bio, event.ns)),
+                _ => {}
+            }
+        }
         match event.action {
             Action::Queue => self.queue(event),
             Action::BackMerge => self.mark_inner(bio),
@@ -441,13 +510,27 @@ impl Tracker {
     fn queue(&mut self, event: &Event) {
         let bio = (event.queue, event.id);
         self.bio_is_new(event.queue, event.id, event.epoch);
+        let number = self.queued;
+        self.queued += 1;
+        let mut trail = Vec::new();
+        if let Some(trails) = &mut self.trails {
+            trail.push(Stretch {
+                queue: event.queue,
+                request: false,
+                id: event.id,
+                from: trails.mapped.remove(&bio).unwrap_or(event.ns),
+                to: None,
+            });
+        }
         let io = self.ios.insert(Io {
             span: IoSpan {
+                number,
                 queue: event.queue,
                 dev: event.dev,
                 diskseq: event.diskseq,
                 epoch: event.epoch,
                 submitter: Submitter::of(event),
+                cgroup: event.detail.map_or(0, |detail| detail.cgroup),
                 queue_ns: event.ns,
                 issue_ns: None,
                 data_ns: event.ns,
@@ -460,6 +543,7 @@ impl Tracker {
             bio: event.id,
             parts: Vec::new(),
             ambiguous: false,
+            trail,
         });
         let (cursor, end) = match event.sector {
             Some(sector) if event.bytes > 0 => (sector, sector + u64::from(event.sectors())),
@@ -520,6 +604,15 @@ impl Tracker {
         self.unlink(index);
         self.parts[index].cursor = middle;
         self.at.entry((part.queue, middle)).or_default().push(index);
+        if self.trails.is_some() {
+            self.ios[part.io].trail.push(Stretch {
+                queue: event.queue,
+                request: false,
+                id: event.id,
+                from: event.ns,
+                to: None,
+            });
+        }
         self.add_part(Part {
             bio: event.id,
             end: middle,
@@ -556,6 +649,7 @@ impl Tracker {
         let key = (event.queue, event.id);
         let mut issue_ns = None;
         let mut clone = false;
+        let mut over = true;
         if let Some(issued) = self.issued.get_mut(&key) {
             issue_ns = Some(issued.ns);
             clone = issued.clone;
@@ -567,10 +661,13 @@ impl Tracker {
                 let issued = *issued;
                 self.issued.remove(&key);
                 let cut = self.is_cut(issued.ns, issued.epoch, event.epoch);
+                let begin_ns = self.begin_ns(event).unwrap_or(issued.ns);
                 self.found.push(Span::Request(RequestSpan {
                     queue: event.queue,
                     dev: event.dev,
                     diskseq: event.diskseq,
+                    id: event.id,
+                    begin_ns,
                     issue_ns: issued.ns,
                     complete_ns: event.ns,
                     bytes: issued.bytes,
@@ -580,16 +677,38 @@ impl Tracker {
                 }));
             } else {
                 self.counts.partial += 1;
+                over = false;
             }
         } else if event.bytes > 0 {
             self.counts.no_issue += 1;
         }
-        if clone || event.opf.is_passthrough() {
-            return;
+        if !clone && !event.opf.is_passthrough() {
+            match event.sector {
+                Some(sector) if event.bytes > 0 => self.complete_range(event, sector, issue_ns),
+                _ => self.complete_no_data(event, issue_ns),
+            }
         }
-        match event.sector {
-            Some(sector) if event.bytes > 0 => self.complete_range(event, sector, issue_ns),
-            _ => self.complete_no_data(event, issue_ns),
+        if over {
+            if let Some(trails) = &mut self.trails {
+                trails.begun.remove(&key);
+            }
+        }
+    }
+
+    /// The first event of the request that this is one of, where trails are kept.
+    fn begin_ns(&self, event: &Event) -> Option<u64> {
+        let begun = &self.trails.as_ref()?.begun;
+        begun.get(&(event.queue, event.id)).copied()
+    }
+
+    /// A request until this completion.
+    fn request_stretch(&self, event: &Event) -> Stretch {
+        Stretch {
+            queue: event.queue,
+            request: true,
+            id: event.id,
+            from: self.begin_ns(event).unwrap_or(event.ns),
+            to: Some(event.ns),
         }
     }
 
@@ -601,6 +720,10 @@ impl Tracker {
                 // Counted already if its data was cut as well.
                 span.cut = span.cut || self.is_cut(span.queue_ns, span.epoch, event.epoch);
                 self.counts.flush_sequences += 1;
+                let stretch = self.request_stretch(event);
+                if let Some(trails) = &mut self.trails {
+                    trails.done.entry(span.number).or_default().push(stretch);
+                }
                 self.found.push(Span::Io(span));
             } else {
                 self.counts.ambiguous += ending.len() as u64;
@@ -692,8 +815,10 @@ impl Tracker {
     /// So many sectors of a part are complete.
     fn part_done(&mut self, index: usize, sectors: u64, event: &Event, issue_ns: Option<u64>) {
         let part = self.parts[index];
+        let stretch = self.trails.is_some().then(|| self.request_stretch(event));
         let io = &mut self.ios[part.io];
         io.span.issue_ns = issue_ns;
+        io.trail.extend(stretch);
         if part.cursor != NO_DATA && part.cursor + sectors < part.end {
             self.unlink(index);
             let cursor = part.cursor + sectors;
@@ -714,6 +839,9 @@ impl Tracker {
             return None;
         }
         let mut span = io.span;
+        if let Some(trails) = &mut self.trails {
+            trails.done.insert(span.number, io.trail);
+        }
         span.data_ns = event.ns;
         span.complete_ns = event.ns;
         span.cut = self.is_cut(span.queue_ns, span.epoch, event.epoch);

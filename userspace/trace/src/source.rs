@@ -4,6 +4,7 @@
 use crate::clock::ClockMap;
 use crate::event::Stop;
 use crate::events::Events;
+use crate::filter::{Filter, Selected};
 use blkrelay_format::{
     check_magic, parse_devices, read_meta, ChunkType, Chunks, Disk, Error, Header, Meta, Slot,
     Slots, Subbuf, Trailer, FILE_MAGIC, SLOT,
@@ -356,6 +357,11 @@ impl Source {
     /// Events and gaps of all CPUs, by time.
     pub fn events(&self) -> Events<'_> {
         Events::new(self)
+    }
+
+    /// Those of them that a filter selects, and gaps.
+    pub fn select(&self, filter: &Filter) -> Selected<'_> {
+        Selected::new(self, filter)
     }
 
     /// The map from the trace's clock to CLOCK_MONOTONIC.

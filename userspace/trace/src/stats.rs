@@ -2,7 +2,8 @@
 //! Statistics of a trace: per device and per process.
 
 use crate::event::{Dev, Item};
-use crate::events::{DeviceInfo, Events};
+use crate::events::DeviceInfo;
+use crate::filter::Filter;
 use crate::op::Kind;
 use crate::requests::{Counts, IoSpan, RequestSpan, Span, Submitter, Tracker};
 use crate::{Action, GapKind, Source};
@@ -195,7 +196,12 @@ fn device_name((dev, queue, diskseq): DeviceKey, known: &[DeviceInfo]) -> String
 impl Stats {
     /// Reads a trace to its end.
     pub fn of(source: &Source) -> Stats {
-        let mut events: Events<'_> = source.events();
+        Stats::of_selected(source, &Filter::default())
+    }
+
+    /// Reads a trace to its end, and looks at what a filter selects.
+    pub fn of_selected(source: &Source, filter: &Filter) -> Stats {
+        let mut events = source.select(filter);
         let mut tracker = Tracker::new();
         let mut devices: BTreeMap<DeviceKey, Totals> = BTreeMap::new();
         let mut processes: BTreeMap<Submitter, Totals> = BTreeMap::new();

@@ -7,9 +7,9 @@
 mod common;
 
 use blkrelay_format::{
-    Action, ChunkType, Clock, CpuCounters, Device, End, RemapFrom, SubbufBuilder, Trailer,
+    Action, ChunkType, Clock, CpuCounters, Device, End, RemapFrom, Stop, SubbufBuilder, Trailer,
 };
-use blkrelay_trace::{Item, Source, Stats};
+use blkrelay_trace::{Filter, Item, Source, Stats};
 use common::*;
 use proptest::prelude::*;
 
@@ -50,6 +50,9 @@ fn subbufs() -> Vec<Vec<u8>> {
                 .event(complete(start + 7, 16, 4096, WRITE, 3, 7))
                 .event(complete(start + 8, 0, 0, WRITE | PREFLUSH, 3, 7))
                 .lose(3, start + 20, start + 30);
+            if start == 2010 {
+                cpu.overwrite().stop(Stop::new(2020, 2019, 0, 3, 5));
+            }
             all.push(cpu.finish());
         }
     }
@@ -104,6 +107,15 @@ fn read(file: Vec<u8>) {
     let count = events.count() as u64;
     let stats = Stats::of(&source);
     assert_eq!(stats.events, count);
+    let filter = Filter {
+        min_latency_ns: Some(1),
+        pids: vec![100],
+        sectors: Some((0, u64::MAX)),
+        window: Some((0, u64::MAX)),
+        ..Filter::default()
+    };
+    assert!(source.select(&filter).count() as u64 <= count + 100);
+    source.stops();
     let verdict = source.verify();
     for finding in &verdict.findings {
         assert!(!finding.to_string().contains('\n'));

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What is selected of a trace. Of an event alone the reader must say what the module says: its own code is
+//! asked.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+/// As the module sees the contract.
+mod abi {
+    pub use blkrelay_format::abi::*;
+}
+
+// They keep the kernel's format, which is not ours.
+#[rustfmt::skip]
+#[allow(dead_code, clippy::all, clippy::precedence, clippy::manual_is_multiple_of)]
+#[path = "../../../module/config.rs"]
+mod config;
+#[rustfmt::skip]
+#[allow(dead_code, clippy::all, clippy::undocumented_unsafe_blocks)]
+#[path = "../../../module/filter.rs"]
+mod module_filter;
+#[rustfmt::skip]
+#[allow(dead_code, clippy::all, clippy::precedence)]
+#[path = "../../../module/record.rs"]
+mod record;
+
+use blkrelay_format::{Action, Detail, Record, SubbufBuilder, Task};
+use blkrelay_trace::{Dev, Event, Filter, Item, Op, Place, Source, Stats};
+use common::*;
+use proptest::prelude::*;
+use Action::*;
+
+const SDA: Dev = Dev { major: 8, minor: 0 };
+const SDB: Dev = Dev {
+    major: 8,
+    minor: 16,
+};
+
+fn selected(source: &Source, filter: &Filter) -> Vec<Event> {
+    let items = source.select(filter).filter_map(|item| match item {
+        Item::Event(event) => Some(event),
+        Item::Gap(_) => None,
+    });
+    items.collect()
+}
+
+fn source(records: &[Record]) -> Source {
+    let mut cpu = stream(0);
+    for record in records {
+        cpu.event(*record);
+    }
+    of(cpu)
+}
+
+fn of(mut cpu: SubbufBuilder) -> Source {
+    let bytes = cpu.finish();
+    open(file(&[bytes], &[&cpu]))
+}
+
+/// The letters and times of what is selected.
+fn letters(source: &Source, filter: &Filter) -> String {
+    let events = selected(source, filter);
+    let words: Vec<String> = events
+        .iter()
+        .map(|event| format!("{}{}", event.action.name(), event.time))
+        .collect();
+    words.join(" ")
+}
+
+fn range(max: u64) -> impl Strategy<Value = Option<(u64, u64)>> {
+    let two = (0..max, 0..max).prop_map(|(a, b)| (a.min(b), a.max(b)));
+    proptest::option::of(two)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    /// Whatever is asked of whatever event, the answer is the module's.
+    #[test]
+    fn an_event_passes_as_it_does_in_the_module(
+        n in 0..Action::ALL.len(),
+        op in proptest::sample::select(&[0u32, 1, 2, 3, 5, 7, 9, 11, 13, 15, 17, 19, 34, 35, 36][..]),
+        preflush: bool,
+        sector in proptest::option::of(0u64..100),
+        sectors in 0u32..20,
+        odd in 0u32..512,
+        queue in 1u16..3,
+        asked_ops in proptest::collection::vec(0usize..Op::ALL.len(), 0..3),
+        asked_sectors in range(100),
+        asked_sizes in range(12),
+        asked_places in proptest::collection::vec((1u16..3, range(100)), 0..3),
+    ) {
+        let action = Action::ALL[n];
+        let bytes = sectors * 512 + odd * u32::from(odd % 3 == 0);
+        let opf = op | if preflush { PREFLUSH } else { 0 };
+        let record = Record {
+            place: Record::pack_place(sector, queue),
+            ..event(action, 10, 0, bytes, opf, 7)
+        };
+        let record = if action.is_completion() {
+            Record { who: Record::pack_complete(action, 0, 7), ..record }
+        } else {
+            record
+        };
+
+        let filter = Filter {
+            places: asked_places
+                .iter()
+                .map(|(queue, part)| Place { disk: if *queue == 1 { SDA } else { SDB }, part: *part })
+                .collect(),
+            ops: asked_ops.iter().map(|n| Op::ALL[*n].1).collect(),
+            sectors: asked_sectors,
+            sizes: asked_sizes.map(|(min, max)| (min as u32 * 1000, max as u32 * 1000)),
+            ..Filter::default()
+        };
+        let ours = !selected(&source(&[record]), &filter).is_empty();
+
+        // The module's words for the same, through its own parser.
+        let mut text = String::from("start devices=all");
+        let names: Vec<&str> = asked_ops.iter().map(|n| Op::ALL[*n].0).collect();
+        if !names.is_empty() {
+            text += &format!(" op={}", names.join(","));
+        }
+        if let Some((first, last)) = asked_sectors {
+            text += &format!(" sector={first}-{last}");
+        }
+        if let Some((min, max)) = asked_sizes {
+            text += &format!(" size={}-{}", min * 1000, max * 1000);
+        }
+        let Ok(config::Command::Start(start)) = config::parse(text.as_bytes(), &[]) else {
+            return Err(TestCaseError::fail(text));
+        };
+        let places: Vec<_> = asked_places
+            .iter()
+            .map(|(queue, part)| module_filter::Place { queue: *queue, part: *part })
+            .collect();
+        let set = module_filter::Set {
+            selection: if places.is_empty() {
+                module_filter::Selection::All
+            } else {
+                module_filter::Selection::Queues(&places)
+            },
+            ops: start.filter.ops,
+            sectors: start.filter.sectors,
+            sizes: start.filter.sizes,
+        };
+        let id_who = record::pair(record.id, record.who);
+        let theirs = set.pass(record.place, record::pair(record.bytes, record.opf), id_who);
+        prop_assert_eq!(ours, theirs, "{:?} of {:?}", text, record);
+    }
+}
+
+/// A slow read by dd and a fast one by cat, whose request a worker issues; both with what stands around
+/// them.
+fn two_reads() -> Source {
+    let by_cat = |record: Record| Record {
+        who: Record::pack_who(record.action().unwrap(), 200),
+        ..record
+    };
+    let by_worker = |record: Record| Record {
+        who: Record::pack_who(record.action().unwrap(), 300),
+        ..record
+    };
+    let failed = |action, time| Record {
+        who: Record::pack_complete(action, 10, 1),
+        ..complete(time, 8, 4096, READ, 5, 1)
+    };
+    let mut cpu = stream(0);
+    cpu.task(Task::new("kworker/0:1", 300, 300))
+        .event(event(Plug, 90, 0, 0, 0, 0))
+        .event(event(Remap, 99, 8, 4096, READ, 1))
+        .from(blkrelay_format::RemapFrom::new(8, 1, 0))
+        .event(event(Queue, 100, 8, 4096, READ, 1))
+        .detail(Detail::new(42))
+        .event(event(GetRq, 101, 8, 4096, READ, 1))
+        .event(event(Insert, 102, 8, 4096, READ, 5))
+        .event(by_cat(event(Queue, 110, 64, 8192, READ, 2)))
+        .detail(Detail::new(43))
+        .event(by_cat(event(GetRq, 111, 64, 8192, READ, 2)))
+        .event(by_worker(event(Issue, 120, 64, 8192, READ, 6)))
+        .event(by_worker(event(Issue, 130, 8, 4096, READ, 5)))
+        .event(complete(150, 64, 8192, READ, 6, 2))
+        .event(failed(Complete, 1130))
+        .event(failed(Error, 1131))
+        .event(event(IoDone, 1132, 8, 4096, READ, 5))
+        // Tag and bio are used again, by cat; this one never ends.
+        .event(by_cat(event(Queue, 1200, 8, 4096, READ, 1)))
+        .event(by_cat(event(GetRq, 1201, 8, 4096, READ, 1)))
+        .event(by_cat(event(Issue, 1210, 8, 4096, READ, 5)));
+    of(cpu)
+}
+
+const DD: &str = "A99 Q100 G101 I102 D130 C1130 E1131 ID1132";
+
+#[test]
+fn an_io_is_selected_as_a_whole() {
+    let source = two_reads();
+    let filter = |change: fn(&mut Filter)| {
+        let mut filter = Filter::default();
+        change(&mut filter);
+        letters(&source, &filter)
+    };
+    let dd = format!("P90 {DD}");
+    assert_eq!(filter(|f| f.pids = vec![100]), dd);
+    assert_eq!(filter(|f| f.comms = vec!["dd".into()]), dd);
+    // Its second read has no end: its request cannot be told, its bio can.
+    let cat = "Q110 G111 D120 C150 Q1200 G1201";
+    assert_eq!(filter(|f| f.pids = vec![200]), cat);
+    // The worker submitted nothing, though it was there when both were issued.
+    assert_eq!(filter(|f| f.pids = vec![300]), "");
+    assert_eq!(filter(|f| f.cgroups = vec![42]), DD);
+    assert_eq!(filter(|f| f.cgroups = vec![43]), "Q110 G111 D120 C150");
+    // D2C are 1000 and 30 ns, Q2C 1030 and 40.
+    assert_eq!(filter(|f| f.min_latency_ns = Some(1000)), DD);
+    assert_eq!(filter(|f| f.min_latency_ns = Some(1001)), "");
+    let both = filter(|f| f.min_latency_ns = Some(30));
+    assert_eq!(both.split(' ').count(), DD.split(' ').count() + 4);
+    // All that is given must hold.
+    let and = |f: &mut Filter| (f.pids, f.min_latency_ns) = (vec![200], Some(100));
+    assert_eq!(filter(and), "");
+    assert_eq!(
+        filter(|f| (f.pids, f.sizes) = (vec![200], Some((8192, 8192)))),
+        "Q110 G111 D120 C150"
+    );
+}
+
+/// The tag and the bio of dd's read are cat's, once that is over.
+#[test]
+fn a_tag_is_one_ios_at_a_time() {
+    let by_cat = |record: Record| Record {
+        who: Record::pack_who(record.action().unwrap(), 200),
+        ..record
+    };
+    let source = source(&[
+        event(Queue, 100, 8, 4096, READ, 1),
+        event(Issue, 110, 8, 4096, READ, 5),
+        complete(150, 8, 4096, READ, 5, 1),
+        by_cat(event(Queue, 200, 8, 4096, READ, 1)),
+        by_cat(event(Issue, 210, 8, 4096, READ, 5)),
+        complete(250, 8, 4096, READ, 5, 1),
+    ]);
+    let by = |pid| Filter {
+        pids: vec![pid],
+        ..Filter::default()
+    };
+    assert_eq!(letters(&source, &by(100)), "Q100 D110 C150");
+    assert_eq!(letters(&source, &by(200)), "Q200 D210 C250");
+}
+
+/// Of a bio-based driver it is Q to C.
+#[test]
+fn latency_of_a_bio() {
+    let source = source(&[
+        event(Queue, 100, 0, 4096, WRITE, 1),
+        event(Queue, 110, 8, 4096, WRITE, 2),
+        event(BioComplete, 200, 0, 4096, WRITE, 1),
+        event(BioComplete, 300, 8, 4096, WRITE, 2),
+    ]);
+    let slower = |ns| Filter {
+        min_latency_ns: Some(ns),
+        ..Filter::default()
+    };
+    assert_eq!(letters(&source, &slower(190)), "Q110 C300");
+    assert_eq!(letters(&source, &slower(100)), "Q100 Q110 C200 C300");
+}
+
+/// Parts and their requests belong to the I/O that was split.
+#[test]
+fn a_split_io_is_selected_with_its_parts() {
+    let source = source(&[
+        event(Queue, 100, 0, 8192, WRITE, 1),
+        event(Split, 101, 0, 4096, WRITE, 11),
+        event(Issue, 103, 0, 4096, WRITE, 3),
+        event(Issue, 104, 8, 4096, WRITE, 4),
+        complete(200, 0, 4096, WRITE, 3, 11),
+        complete(300, 8, 4096, WRITE, 4, 1),
+    ]);
+    let dd = Filter {
+        comms: vec!["dd".into()],
+        ..Filter::default()
+    };
+    assert_eq!(letters(&source, &dd), "Q100 X101 D103 D104 C200 C300");
+}
+
+#[test]
+fn a_window_counts_from_the_first_event() {
+    let source = two_reads();
+    let window = |from, to| Filter {
+        window: Some((from, to)),
+        ..Filter::default()
+    };
+    assert_eq!(letters(&source, &window(9, 11)), "A99 Q100 G101");
+    assert_eq!(letters(&source, &window(0, 0)), "P90");
+    assert_eq!(selected(&source, &window(0, u64::MAX)).len(), 16);
+}
+
+/// Statistics of what is selected only.
+#[test]
+fn statistics_of_a_selection() {
+    let source = two_reads();
+    let filter = Filter {
+        pids: vec![200],
+        ..Filter::default()
+    };
+    let stats = Stats::of_selected(&source, &filter);
+    assert_eq!(stats.processes.len(), 1);
+    assert_eq!(stats.processes[0].submitter.comm.bytes(), b"cat");
+    assert_eq!(stats.devices[0].totals.requests, 1);
+    assert_eq!(stats.devices[0].totals.bytes, 8192 + 4096);
+    assert_eq!(Stats::of(&source).devices[0].totals.requests, 2);
+}
