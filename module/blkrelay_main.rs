@@ -67,7 +67,10 @@ impl kernel::Module for BlkRelay {
 
         // SAFETY: The kernel calls this once for each time that it loads the module.
         unsafe { channel::init() }.inspect_err(|e| {
-            pr_err!("CPU hotplug: error {}; out of memory?\n", e.to_errno());
+            pr_err!(
+                "CPU hotplug or block class: error {}; out of memory?\n",
+                e.to_errno()
+            );
         })?;
         // From here on, dropping this undoes all that has been done.
         let mut module = Self { files: None };

@@ -91,11 +91,11 @@ impl Shared {
 /// cleared after the last probe has returned, and changes with the CPU hotplug lock held only.
 pub(crate) static CURRENT: Atomic<*mut Shared> = Atomic::new(null_mut());
 
-/// Prepares for CPUs that come up.
+/// Prepares for CPUs and disks that come.
 ///
 /// # Errors
 ///
-/// Those of the kernel's CPU hotplug; nothing is left behind.
+/// Those of the kernel's CPU hotplug and of its devices; nothing is left behind.
 ///
 /// # Safety
 ///
@@ -106,13 +106,21 @@ pub(crate) unsafe fn init() -> Result {
     // SAFETY: By the contract, once.
     unsafe { abi::blkrelay_flight_init() };
     // SAFETY: Its callback finds no channel.
-    to_result(unsafe { abi::blkrelay_hotplug_init() })
+    to_result(unsafe { abi::blkrelay_hotplug_init() })?;
+    // SAFETY: May sleep.
+    to_result(unsafe { abi::blkrelay_disks_init() }).inspect_err(|_| {
+        // SAFETY: Set up just now.
+        unsafe { abi::blkrelay_hotplug_exit() };
+    })
 }
 
 /// After this the module's memory may go. No channel is open any more.
 pub(crate) fn exit() {
     // SAFETY: Set up by `init`. May sleep.
-    unsafe { abi::blkrelay_hotplug_exit() };
+    unsafe {
+        abi::blkrelay_disks_exit();
+        abi::blkrelay_hotplug_exit();
+    }
     reader::exit();
 }
 

@@ -416,6 +416,58 @@ int blkrelay_device(unsigned int major, unsigned int minor, struct blkrelay_reso
 	return ret;
 }
 
+/* ---- Disks that come ------------------------------------------------------------------------- */
+
+static void forget_queues(struct blkrelay_cpu *cpu)
+{
+	memset(cpu->queues, 0xff, sizeof(cpu->queues));
+}
+
+static void forget_queues_here(void *unused)
+{
+	forget_queues(this_cpu_ptr(&blkrelay_cpus));
+}
+
+/*
+ * A queue may outlive its disk and get another one (an sd that is unbound and bound again), so from here
+ * on each queue is named anew. Before the disk's first I/O: it is not there yet.
+ */
+static int disk_added(struct device *dev)
+{
+	unsigned int cpu;
+
+	if (bdev_is_partition(dev_to_bdev(dev)))
+		return 0;
+	cpus_read_lock();
+	on_each_cpu(forget_queues_here, NULL, true);
+	for_each_possible_cpu(cpu)
+		if (!cpu_online(cpu))
+			forget_queues(per_cpu_ptr(&blkrelay_cpus, cpu));
+	cpus_read_unlock();
+	return 0;
+}
+
+static struct class_interface disks = {
+	.add_dev = disk_added,
+};
+
+/* The block class is not exported, but a disk that is never added is of it. */
+int blkrelay_disks_init(void)
+{
+	struct gendisk *disk = blk_alloc_disk(NULL, NUMA_NO_NODE);
+
+	if (IS_ERR(disk))
+		return PTR_ERR(disk);
+	disks.class = disk_to_dev(disk)->class;
+	put_disk(disk);
+	return class_interface_register(&disks);
+}
+
+void blkrelay_disks_exit(void)
+{
+	class_interface_unregister(&disks);
+}
+
 /* ---- CPUs that come up ----------------------------------------------------------------------- */
 
 static int hotplug_state;

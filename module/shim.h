@@ -36,7 +36,7 @@ struct blkrelay_seen {
 };
 
 /* No thread and no queue has this id. */
-#define BLKRELAY_NOBODY	0xffffffffu
+#define BLKRELAY_NOBODY	0xffffffffu /* all bytes alike */
 
 /**
  * struct blkrelay_cpu - one CPU's end of the stream
@@ -45,7 +45,7 @@ struct blkrelay_seen {
  * @last:    latest time given out (kept up for BLKRELAY_CLOCK_MONO only)
  * @side:    slots of side records in this sub-buffer
  * @cpu:     which CPU this is
- * @queues:  queue ids that this sub-buffer has named, direct-mapped
+ * @queues:  queue ids that this sub-buffer has named, direct-mapped; all ones: none
  * @tasks:   tasks that this sub-buffer has named, direct-mapped
  * @filter:  what this CPU's events have to pass besides the bitmap (filter.rs); asked off the fast path
  * @buf:     the relay buffer, or NULL if none could be made
@@ -260,6 +260,9 @@ u64 blkrelay_ram_bytes(void);
 u64 blkrelay_available_bytes(void);
 int blkrelay_device(unsigned int major, unsigned int minor, struct blkrelay_resolved *device);
 bool blkrelay_locked_down(void);
+
+int blkrelay_disks_init(void);
+void blkrelay_disks_exit(void);
 
 /* channel.rs: a CPU is about to come up. May sleep; no probe runs there yet. */
 void blkrelay_cpu_prepare(unsigned int cpu);

@@ -415,6 +415,14 @@ impl<'a> Stream<'a> {
                 device.minor = (*disk).first_minor as u32;
                 device.name = (*disk).disk_name;
             }
+            // sd builds its names from the end, and leaves what it began with behind the NUL.
+            let mut ended = false;
+            for byte in &mut device.name {
+                ended |= *byte == 0;
+                if ended {
+                    *byte = 0;
+                }
+            }
         }
         // SAFETY: `take` returns free slots.
         unsafe {
