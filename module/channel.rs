@@ -17,9 +17,10 @@ use crate::{
     control,
     devices::Queues,
     filter::{
+        Asked,
+        Ops,
         Place,
         Selection,
-        Set,
         FILTER, //
     },
     flight::Flight,
@@ -159,9 +160,8 @@ pub(crate) fn on_cpu(
 pub(crate) struct FilterSet {
     /// `None` stands for all devices.
     places: Option<KVec<Place>>,
-    ops: u32,
-    sectors: Option<(u64, u64)>,
-    sizes: Option<(u32, u32)>,
+    /// What is asked besides.
+    pub(crate) asked: Asked,
     cgroups: config::Cgroups,
 }
 
@@ -176,26 +176,23 @@ impl FilterSet {
         Ok(KBox::new(
             Self {
                 places,
-                ops: filter.ops,
-                sectors: filter.sectors,
-                sizes: filter.sizes,
+                asked: Asked {
+                    ops: Ops::new(filter.ops),
+                    sectors: filter.sectors,
+                    sizes: filter.sizes,
+                },
                 cgroups: filter.cgroups,
             },
             GFP_KERNEL,
         )?)
     }
 
-    /// What is asked of a record.
+    /// Which devices.
     #[inline]
-    pub(crate) fn set(&self) -> Set<'_> {
-        Set {
-            selection: match &self.places {
-                None => Selection::All,
-                Some(places) => Selection::Queues(places),
-            },
-            ops: self.ops,
-            sectors: self.sectors,
-            sizes: self.sizes,
+    pub(crate) fn selection(&self) -> Selection<'_> {
+        match &self.places {
+            None => Selection::All,
+            Some(places) => Selection::Queues(places),
         }
     }
 
@@ -206,7 +203,7 @@ impl FilterSet {
 
     /// Whether there is nothing to ask that the bitmap does not answer.
     fn is_bitmap(&self) -> bool {
-        self.set().is_bitmap() && self.cgroups().is_empty()
+        self.selection().is_bitmap() && self.asked.is_nothing() && self.cgroups().is_empty()
     }
 
     fn as_ptr(&self) -> *const c_void {
@@ -350,7 +347,7 @@ impl Channel {
     pub(crate) fn run(&self) {
         reader::admit();
         self.ask(!self.filter.is_bitmap());
-        FILTER.open(self.filter.set().selection);
+        FILTER.open(self.filter.selection());
     }
 
     /// Replaces the filter. On each CPU the old one holds for every event up to an instant and the
@@ -362,14 +359,14 @@ impl Channel {
         let old = core::mem::replace(&mut self.filter, filter);
 
         self.ask(true);
-        FILTER.open(self.filter.set().selection);
+        FILTER.open(self.filter.selection());
         // A probe that has not been told to ask is gone after this.
         // SAFETY: May sleep here.
         unsafe { abi::blkrelay_synchronize_probes() };
 
         self.next_epoch();
 
-        FILTER.narrow(self.filter.set().selection);
+        FILTER.narrow(self.filter.selection());
         // One that has passed the wider bitmap still asks.
         // SAFETY: May sleep here.
         unsafe { abi::blkrelay_synchronize_probes() };
@@ -403,7 +400,7 @@ impl Channel {
         if let Some(flight) = self.shared().flight() {
             flight.arm(self.shared(), self.epoch);
         }
-        FILTER.open(self.filter.set().selection);
+        FILTER.open(self.filter.selection());
     }
 
     /// Finishes every CPU's sub-buffer that holds records.

@@ -7,21 +7,19 @@
 //! records. So it is before start has registered the last probe, and so stop makes it again before it
 //! unregisters the first.
 //!
-//! The second ([`Set`]) is asked only while there is something to ask, because it stands behind a
-//! static key: of the operation, the place, the size. (The cgroup is asked where the bio is at hand,
-//! in `stream.rs`.) A set never changes once it has been published; how it is replaced while a trace
-//! runs stands in `channel.rs`.
+//! The second ([`Asked`], and parts of disks) is asked only while there is something to ask, because it
+//! stands behind a static key: of the operation, the place, the size. (The cgroup is asked where the bio
+//! is at hand, in `stream.rs`.) What is asked never changes once it has been published; how it is replaced
+//! while a trace runs stands in `channel.rs`.
 //!
 //! Nothing here has kernel types, allocates or can panic, so a test on the host runs the very code
 //! that the kernel runs. Rust's own atomics stand here and not the kernel's: those are two calls into
 //! C for each event on a kernel that gcc built, while these are the one load that `READ_ONCE()` is.
 
 use super::{
-    abi, config,
-    record::{
-        self,
-        Kind, //
-    },
+    abi,
+    config,
+    record, //
 };
 use core::sync::atomic::{
     AtomicUsize,
@@ -131,101 +129,176 @@ impl Filter {
     }
 }
 
-/// All that is asked of an event's record but for its cgroup. `places` decides of which devices, and
-/// is asked as well: while a set replaces another, the bitmap lets through what either wants.
+/// Operations, ready to be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ops {
+    /// A bit for each `REQ_OP_*`.
+    codes: u64,
+    /// Whether whatever asks for a flush first counts as well.
+    preflush: bool,
+}
+
+impl Ops {
+    /// What `config::OP_*` stand for; `None` for 0, which stands for all.
+    pub(crate) fn new(mask: u32) -> Option<Self> {
+        /// `REQ_OP_*` of each `config::OP_*` (`include/linux/blk_types.h`).
+        const CODES: &[(u32, &[u32])] = &[
+            (config::OP_READ, &[0]),
+            (config::OP_WRITE, &[1]),
+            (config::OP_FLUSH, &[2]),
+            (config::OP_DISCARD, &[3]),
+            (config::OP_SECURE_ERASE, &[5]),
+            (config::OP_ZONE_APPEND, &[7]),
+            (config::OP_WRITE_ZEROES, &[9]),
+            (config::OP_ZONE, &[11, 13, 15, 17, 19]),
+            (config::OP_PASSTHROUGH, &[34, 35]),
+        ];
+        let mut codes = 0;
+
+        for (_, ops) in CODES.iter().filter(|(op, _)| mask & op != 0) {
+            for op in *ops {
+                codes |= 1u64.wrapping_shl(*op);
+            }
+        }
+        (mask != 0).then_some(Self {
+            codes,
+            preflush: mask & config::OP_FLUSH != 0,
+        })
+    }
+
+    #[inline(always)]
+    fn contain(self, opf: u32) -> bool {
+        let code = opf & 0xff;
+
+        code < 64 && self.codes.wrapping_shr(code) & 1 != 0
+            || self.preflush && opf & REQ_PREFLUSH != 0
+    }
+}
+
+/// `REQ_OP_FLUSH`.
+const REQ_OP_FLUSH: u32 = 2;
+
+/// `REQ_PREFLUSH` (`include/linux/blk_types.h`); `layout.rs` compares it with the kernel's.
+pub(crate) const REQ_PREFLUSH: u32 = 1 << 18;
+
+/// All that is asked of an event's record but for its device and its cgroup.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Set<'a> {
-    /// Of which devices.
-    pub(crate) selection: Selection<'a>,
-    /// `config::OP_*`, or 0 for all.
-    pub(crate) ops: u32,
+pub(crate) struct Asked {
+    pub(crate) ops: Option<Ops>,
     /// First and last sector.
     pub(crate) sectors: Option<(u64, u64)>,
     /// Fewest and most bytes.
     pub(crate) sizes: Option<(u32, u32)>,
 }
 
-/// The operations that an event counts as. Several: a write that asks for a flush first is both.
-fn ops(opf: u32) -> u32 {
-    let op = match opf & 0xff {
-        0 => config::OP_READ,
-        1 => config::OP_WRITE,
-        2 => config::OP_FLUSH,
-        3 => config::OP_DISCARD,
-        5 => config::OP_SECURE_ERASE,
-        7 => config::OP_ZONE_APPEND,
-        9 => config::OP_WRITE_ZEROES,
-        11 | 13 | 15 | 17 | 19 => config::OP_ZONE,
-        34 | 35 => config::OP_PASSTHROUGH,
-        _ => 0,
-    };
+/// A bit for each of these actions.
+const fn bits(actions: &[u32]) -> u32 {
+    let mut bits = 0;
+    let mut n = 0;
 
-    if opf & REQ_PREFLUSH != 0 {
-        op | config::OP_FLUSH
-    } else {
-        op
+    while n < actions.len() {
+        bits |= 1 << actions[n];
+        n += 1;
     }
+    bits
 }
 
-/// `REQ_PREFLUSH` (`include/linux/blk_types.h`); `layout.rs` compares it with the kernel's.
-pub(crate) const REQ_PREFLUSH: u32 = 1 << 18;
+/// Events whose size is a count, and that have neither operation nor place.
+const COUNTS: u32 = bits(&[
+    abi::BLKRELAY_P,
+    abi::BLKRELAY_U,
+    abi::BLKRELAY_T,
+    abi::BLKRELAY_W,
+]);
 
-/// Whether `bytes` bytes from `sector` on touch the sectors `first` to `last`.
-fn overlaps(sector: u64, bytes: u32, (first, last): (u64, u64)) -> bool {
-    let end = sector.saturating_add(u64::from(bytes).div_ceil(512).max(1));
+/// Events that have a place and a size, but no operation.
+const ZONES: u32 = bits(&[abi::BLKRELAY_ZONE_PLUG, abi::BLKRELAY_ZONE_UNPLUG]);
 
-    sector <= last && end > first
+#[inline(always)]
+fn is_one_of(id_who: u64, actions: u32) -> bool {
+    actions.wrapping_shr(record::action(id_who)) & 1 != 0
 }
 
-impl Set<'_> {
-    /// Whether there is nothing to ask that the bitmap does not answer.
-    pub(crate) fn is_bitmap(&self) -> bool {
-        let whole = match self.selection {
-            Selection::All => true,
-            Selection::Queues(places) => places.iter().all(|place| place.part.is_none()),
-        };
+/// Whether an event with these words is of an empty flush: one of the whole disk.
+#[inline(always)]
+fn is_flush(size_op: u64, id_who: u64) -> bool {
+    let (bytes, opf) = record::unpair(size_op);
 
-        whole && self.ops == 0 && self.sectors.is_none() && self.sizes.is_none()
+    bytes == 0
+        && (opf & 0xff == REQ_OP_FLUSH || opf & REQ_PREFLUSH != 0)
+        && !is_one_of(id_who, COUNTS | ZONES)
+}
+
+/// Whether an event with these words touches the sectors `first` to `last`.
+#[inline(always)]
+fn touches(place: u64, size_op: u64, id_who: u64, (first, last): (u64, u64)) -> bool {
+    let sector = place & abi::BLKRELAY_SECTOR_MASK;
+    let bytes = u64::from(record::unpair(size_op).0);
+    let end = sector + ((bytes + 511) >> 9).max(1);
+
+    sector <= last
+        && end > first
+        && sector != abi::BLKRELAY_SECTOR_NONE
+        && !is_flush(size_op, id_who)
+}
+
+impl Asked {
+    /// Whether nothing is asked.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.ops.is_none() && self.sectors.is_none() && self.sizes.is_none()
     }
 
     /// Whether an event with these words passes.
     ///
     /// An event that does not carry what is asked for does not pass: plugs and tag waits have no
-    /// operation, place or size, and a flush touches no sector. Part of a disk is an exception: a
-    /// flush is one of the whole disk, so it passes with each part.
+    /// operation, place or size, and a flush touches no sector.
+    #[inline(always)]
     pub(crate) fn pass(&self, place: u64, size_op: u64, id_who: u64) -> bool {
-        let queue = (place >> abi::BLKRELAY_SECTOR_BITS) as u16;
-        let sector = place & abi::BLKRELAY_SECTOR_MASK;
         let (bytes, opf) = record::unpair(size_op);
-        let kind = record::kind(record::action(id_who));
-        let queue_event = kind == Kind::Queue;
-        let (bytes, ops) = match record::action(id_who) {
-            // Their sizes are counts, and W's operation is none.
-            abi::BLKRELAY_P | abi::BLKRELAY_U | abi::BLKRELAY_T | abi::BLKRELAY_W => (0, 0),
-            _ if queue_event => (bytes, 0),
-            _ => (bytes, ops(opf)),
-        };
-        let nowhere =
-            sector == abi::BLKRELAY_SECTOR_NONE || bytes == 0 && ops & config::OP_FLUSH != 0;
 
-        let here = match self.selection {
+        if let Some(ops) = self.ops {
+            if !ops.contain(opf) || is_one_of(id_who, COUNTS | ZONES) {
+                return false;
+            }
+        }
+        if let Some(range) = self.sectors {
+            if !touches(place, size_op, id_who, range) {
+                return false;
+            }
+        }
+        match self.sizes {
+            None => true,
+            Some((min, max)) => bytes >= min && bytes <= max && !is_one_of(id_who, COUNTS),
+        }
+    }
+}
+
+impl Selection<'_> {
+    /// Whether the bitmap says it all.
+    pub(crate) fn is_bitmap(&self) -> bool {
+        match self {
             Selection::All => true,
-            Selection::Queues(places) => places.iter().any(|place| {
-                place.queue == queue
-                    && match place.part {
-                        None => true,
-                        Some(_) if nowhere => ops & config::OP_FLUSH != 0,
-                        Some(part) => overlaps(sector, bytes, part),
-                    }
-            }),
-        };
+            Selection::Queues(places) => places.iter().all(|place| place.part.is_none()),
+        }
+    }
 
-        here && (self.ops == 0 || self.ops & ops != 0)
-            && self
-                .sectors
-                .is_none_or(|range| !nowhere && overlaps(sector, bytes, range))
-            && self.sizes.is_none_or(|(min, max)| {
-                !(queue_event && bytes == 0) && (min..=max).contains(&bytes)
-            })
+    /// Whether an event with these words is one of these places. Asked although the bitmap has been:
+    /// while a filter replaces another, that lets through what either wants. A flush is one of the
+    /// whole disk, so it is one of each part.
+    pub(crate) fn pass(&self, place: u64, size_op: u64, id_who: u64) -> bool {
+        let Selection::Queues(places) = self else {
+            return true;
+        };
+        let queue = (place >> abi::BLKRELAY_SECTOR_BITS) as u16;
+
+        places.iter().any(|one| {
+            one.queue == queue
+                && match one.part {
+                    None => true,
+                    Some(part) => {
+                        touches(place, size_op, id_who, part) || is_flush(size_op, id_who)
+                    }
+                }
+        })
     }
 }

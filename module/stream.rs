@@ -524,7 +524,9 @@ unsafe extern "C" fn blkrelay_pass(
     else {
         return true;
     };
-    if !filter.set().pass(place, size_op, id_who) {
+    if !filter.asked.pass(place, size_op, id_who)
+        || !filter.selection().pass(place, size_op, id_who)
+    {
         return false;
     }
     let ids = filter.cgroups();

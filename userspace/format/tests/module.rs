@@ -28,7 +28,7 @@ use blkrelay_format::{Action, Record};
 mod stamps;
 
 use config::{Command, Devices, Error, Events, Mode};
-use filter::{Filter, Place, Selection, Set};
+use filter::{Asked, Filter, Ops, Place, Selection};
 use proptest::prelude::*;
 use std::sync::atomic::AtomicU64;
 use zerocopy::FromBytes;
@@ -213,9 +213,9 @@ proptest! {
         let sizes = sizes.map(|(a, b)| (a.min(b) * 512, a.max(b) * 512));
         let places = [Place { queue: 1, part }, disk(2)];
         let bits = [config::OP_READ, config::OP_WRITE, config::OP_FLUSH, config::OP_DISCARD];
-        let set = Set {
-            selection: Selection::Queues(&places),
-            ops: ops.iter().map(|op| bits[*op as usize]).sum(),
+        let selection = Selection::Queues(&places);
+        let asked = Asked {
+            ops: Ops::new(ops.iter().map(|op| bits[*op as usize]).sum()),
             sectors: range,
             sizes,
         };
@@ -237,7 +237,9 @@ proptest! {
         let operation = ops.is_empty() || ops.contains(&op) || flush && ops.contains(&2);
         let size = sizes.is_none_or(|(min, max)| min <= sectors * 512 && sectors * 512 <= max);
         let expected = here && operation && range.is_none_or(touches) && size;
-        prop_assert_eq!(set.pass(place, size_op, id_who), expected);
+        let passes = asked.pass(place, size_op, id_who) && selection.pass(place, size_op, id_who);
+        prop_assert_eq!(passes, expected);
+        prop_assert_eq!(selection.is_bitmap(), part.is_none());
     }
 
     /// Against a table without limits: an I/O is timed exactly, to 64 ticks, or not at all.
@@ -291,23 +293,22 @@ fn an_io_is_timed() {
 
 #[test]
 fn events_without_what_is_asked_for_do_not_pass() {
-    let all = Set {
-        selection: Selection::All,
-        ops: 0,
+    let all = Asked {
+        ops: None,
         sectors: None,
         sizes: None,
     };
-    assert!(all.is_bitmap());
+    assert!(all.is_nothing() && Selection::All.is_bitmap());
     let sets = [
-        Set {
-            ops: config::OP_READ | config::OP_FLUSH,
+        Asked {
+            ops: Ops::new(config::OP_READ | config::OP_FLUSH),
             ..all
         },
-        Set {
+        Asked {
             sectors: Some((0, (1 << 48) - 2)),
             ..all
         },
-        Set {
+        Asked {
             sizes: Some((0, u32::MAX)),
             ..all
         },
@@ -322,7 +323,7 @@ fn events_without_what_is_asked_for_do_not_pass() {
         assert!(all.pass(place, size_op, id_who));
         for set in &sets {
             assert!(!set.pass(place, size_op, id_who), "{action} {set:?}");
-            assert!(!set.is_bitmap());
+            assert!(!set.is_nothing());
         }
     }
     // A passthrough request has no sector, but an operation and a size.
@@ -340,8 +341,8 @@ fn events_without_what_is_asked_for_do_not_pass() {
         .collect();
     assert_eq!(passes, [false, true, true]);
     // Zone management, by its operations: reset, reset all, open, close, finish.
-    let zone = Set {
-        ops: config::OP_ZONE,
+    let zone = Asked {
+        ops: Ops::new(config::OP_ZONE),
         ..all
     };
     for op in 0..36 {
