@@ -5,6 +5,9 @@
 #   none      module not loaded
 #   off       module loaded, not started
 #   on        blkrelay recording, its reader writing to tmpfs
+#   overwrite blkrelay's flight recorder, which nothing triggers: no reader
+#   filter    the same, with a filter that everything passes
+#   slower    the same, with its triggers armed: an error, an I/O of more than a second
 #   blktrace  the kernel's blktrace on the same devices, its reader writing to tmpfs
 #
 # Both tracers get sub-buffers of the same size and number; blktrace has its own set for every device,
@@ -59,6 +62,18 @@ state_start() {
 		wait_for '[ "$(blkrelay_status state)" = running ]'
 		SINKS="--sink /tmp/trace/blkrelay.blkr"
 		;;
+	overwrite | filter | slower)
+		insmod /lab/blkrelay.ko
+		numbers=
+		for device in $2; do numbers="$numbers,$(cat "/sys/block/${device##*/}/dev")"; done
+		case $1 in
+		filter) more=sector=0-281474976710654 ;;
+		slower) more='on_error=1 slower_us=1000000' ;;
+		*) more= ;;
+		esac
+		echo "start devices=${numbers#,} mode=overwrite subbuf_size=$SUBBUF_SIZE subbufs=$SUBBUFS $more" \
+			>/sys/kernel/debug/blkrelay/control
+		;;
 	blktrace)
 		options=
 		for device in $2; do
@@ -81,6 +96,17 @@ state_start() {
 	sleep 0.2
 }
 
+# blkrelay's events and losses of all CPUs: sets events, lost
+blkrelay_totals() {
+	events=0 lost=0
+	for word in $(grep '^cpu=' /sys/kernel/debug/blkrelay/status); do
+		case $word in
+		events=*) events=$((events + ${word#*=})) ;;
+		lost=*) lost=$((lost + ${word#*=})) ;;
+		esac
+	done
+}
+
 # state_stop STATE: prints how much was left to drain, and the counters
 state_stop() {
 	case $1 in
@@ -93,14 +119,18 @@ state_stop() {
 		blkrelay-guest window drain --idle-ok $SINKS sh -c "kill -INT $TRACER
 			while kill -0 $TRACER 2>/dev/null; do sleep 0.01; done"
 		wait "$TRACER"
-		events=0 lost=0
-		for word in $(grep '^cpu=' /sys/kernel/debug/blkrelay/status); do
-			case $word in
-			events=*) events=$((events + ${word#*=})) ;;
-			lost=*) lost=$((lost + ${word#*=})) ;;
-			esac
-		done
+		blkrelay_totals
 		echo "@result tracer=blkrelay events=$events lost=$lost bytes=$(bytes)"
+		rmmod blkrelay
+		;;
+	overwrite | filter | slower)
+		[ "$(blkrelay_status state)" = running ] || {
+			echo "the flight recorder was triggered: $(blkrelay_status cause)" >&2
+			exit 1
+		}
+		echo stop >/sys/kernel/debug/blkrelay/control
+		blkrelay_totals
+		echo "@result tracer=blkrelay events=$events lost=$lost bytes=0"
 		rmmod blkrelay
 		;;
 	blktrace)

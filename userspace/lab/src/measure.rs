@@ -35,6 +35,12 @@ pub enum State {
     Off,
     /// Recording, the reader writing to tmpfs.
     On,
+    /// A flight recorder that nothing triggers: no reader.
+    Overwrite,
+    /// The same with a filter that everything passes.
+    Filter,
+    /// The same with its triggers armed, an error and a second's latency.
+    Slower,
     /// The kernel's blktrace instead, its reader writing to tmpfs.
     Blktrace,
 }
@@ -46,11 +52,19 @@ impl State {
             Self::None => "none",
             Self::Off => "off",
             Self::On => "on",
+            Self::Overwrite => "overwrite",
+            Self::Filter => "filter",
+            Self::Slower => "slower",
             Self::Blktrace => "blktrace",
         }
     }
 
     fn records(self) -> bool {
+        !matches!(self, Self::None | Self::Off)
+    }
+
+    /// Whether somebody reads what is recorded.
+    fn is_read(self) -> bool {
         matches!(self, Self::On | Self::Blktrace)
     }
 }
@@ -290,6 +304,10 @@ impl Sample {
             // The tracer counts from start to stop; the workload's I/Os are alike, in the window and out.
             let part = ios as f64 / traced_ios as f64;
             sample.events = tracer.number::<f64>("events")? * part;
+            sample.lost = tracer.number("lost")?;
+        }
+        if state.is_read() {
+            let tracer = find("tracer", None)?;
             // blktrace maps and locks its files ahead in pieces of a buffer's size: so much of what they
             // occupy may not be written yet, and is not there in the end.
             let ahead = match state {
@@ -299,7 +317,6 @@ impl Sample {
             sample.written = sample.written.saturating_sub(ahead);
             let occupied: u64 = window.number("occupied")?;
             sample.left = (tracer.number::<u64>("bytes")? + ahead).saturating_sub(occupied);
-            sample.lost = tracer.number("lost")?;
         }
         Ok(sample)
     }
@@ -563,7 +580,7 @@ fn row(
     let consumed = with.iter().map(|s| s.written / subbuf_size).min();
     let drained = with.iter().map(|s| s.left).max();
     let records = state.records();
-    if records {
+    if state.is_read() {
         let least = workload.consumed_at_least();
         let got = consumed.unwrap_or(0);
         ensure!(
@@ -590,9 +607,9 @@ fn row(
         events: events.round() as u64,
         lost,
         subbuf_size: records.then_some(subbuf_size),
-        subbufs_consumed: consumed.filter(|_| records),
+        subbufs_consumed: consumed.filter(|_| state.is_read()),
         subbufs_drained: drained
-            .filter(|_| records)
+            .filter(|_| state.is_read())
             .map(|d| d as f64 / subbuf_size as f64),
         boots: all.len(),
         distinct: stats::distinct(&all),
@@ -690,6 +707,12 @@ pub fn report(summary: &Summary) -> String {
                 "\n{}: off adds {median:+.3} an I/O, the median of {} pairs of boots.",
                 r.workload,
                 r.boots / 2
+            );
+        }
+        if r.subbuf_size.is_some() && r.subbufs_consumed.is_none() {
+            text += &format!(
+                "\n{}: {} recorded {} events, which nobody read.",
+                r.workload, r.state, r.events
             );
         }
         if let (Some(size), Some(consumed), Some(drained)) =
