@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The command line, as clap sees it. Nothing is resolved here.
 
+use crate::filter::{self, Words};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -36,12 +37,13 @@ pub enum Command {
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Ends with CTRL-C, after -w seconds, or when COMMAND ends. Exit status: COMMAND's if it is \
-                  not 0 (128 + N if signal N killed it), else 1 if events were lost, else 0."
+                  not 0 (128 + N if signal N killed it), else 1 if events were lost, else 0.\n\n\
+                  COMMAND and all that it starts run in a cgroup of their own, and only their I/O is traced, \
+                  wherever it is issued from. With --everything, or a --cgroup, COMMAND stays where it is.\n\n\
+                  A flight recorder keeps the newest events in memory until it is frozen: by SIGUSR1, by what \
+                  --on-error and --slower-than say, or by its end. Then it writes them to FILE."
 )]
 pub struct Record {
-    /// Disk to trace: /dev/sda, sda or 8:0; may be given several times [default: all disks]
-    #[arg(short, long = "device", value_name = "DEV")]
-    pub devices: Vec<OsString>,
     /// File to write [default: DEV-YYYYmmdd-HHMMSS.blkr]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -60,6 +62,32 @@ pub struct Record {
     /// Sub-buffers for each CPU [default: the module's]
     #[arg(long, value_name = "N")]
     pub subbufs: Option<u64>,
+    /// Trace what each DEV is made of as well: all devices under a dm or md device
+    #[arg(long, requires = "devices")]
+    pub stack: bool,
+    /// Events to record: default, all, or names as in status [default: all but ERROR, IO_START, IO_DONE]
+    #[arg(long, value_name = "NAME,…", value_parser = word)]
+    pub events: Option<String>,
+    /// Record with each Q its cgroup, I/O priority, write hint, partition and bio flags
+    #[arg(long)]
+    pub detail: bool,
+    /// Trace all I/O while COMMAND runs, not only COMMAND's own
+    #[arg(long, requires = "command")]
+    pub everything: bool,
+    /// Flight recorder: keep the newest events, and write them when frozen
+    #[arg(long)]
+    pub flight: bool,
+    /// Freeze at the first completion with an error
+    #[arg(long, requires = "flight")]
+    pub on_error: bool,
+    /// Freeze at the first I/O that takes longer, as 20ms: D to C, or Q to C of a bio-based driver
+    #[arg(long, requires = "flight", value_name = "TIME", value_parser = microseconds)]
+    pub slower_than: Option<u64>,
+    /// Go on after each freeze, and write FILE.1, FILE.2 … (a number before the extension)
+    #[arg(long, requires = "flight")]
+    pub rearm: bool,
+    #[command(flatten)]
+    pub filter: Words,
     /// Trace while this runs, then stop
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
@@ -73,6 +101,8 @@ pub struct Dump {
     /// Print only the first N events
     #[arg(short = 'n', long, value_name = "N")]
     pub events: Option<u64>,
+    #[command(flatten)]
+    pub filter: Words,
 }
 
 /// `blkrelay report`
@@ -83,6 +113,8 @@ pub struct Report {
     /// Print JSON, with every process
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub filter: Words,
 }
 
 /// `blkrelay verify`
@@ -98,6 +130,22 @@ pub struct Status {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// One word of the module's: what separates words cannot be in it.
+fn word(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return Err("default, all, or names with commas between them".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// A time for the module, which counts in microseconds: up to an hour.
+fn microseconds(text: &str) -> Result<u64, String> {
+    match filter::nanoseconds(text)? / 1000 {
+        us @ 1..=3_600_000_000 => Ok(us),
+        _ => Err("from 1us to 1h".to_owned()),
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -3,17 +3,26 @@
 
 use crate::{args, output, say, Failure, Outcome};
 use blkrelay_export::Text;
-use blkrelay_trace::{Item, Stop};
+use blkrelay_trace::{Filter, Item, Stop};
 
 pub fn run(options: &args::Dump) -> Result<Outcome, Failure> {
     let source = blkrelay_trace::open(&options.file)?;
+    let filter = options.filter.for_trace(&source)?;
     let mut text = Text::new(output::stdout());
+    // Times are the same, whatever is selected.
+    let first = source.events().find_map(|item| match item {
+        Item::Event(event) => Some(event.ns),
+        Item::Gap(_) => None,
+    });
+    if let Some(first) = first.filter(|_| filter != Filter::default()) {
+        text.count_from(first);
+    }
     let mut left = options.events.unwrap_or(u64::MAX);
     let mut gaps = false;
     let mut stops = source.stops();
     stops.sort_by_key(Stop::ends_ns);
     let mut stops = stops.into_iter().peekable();
-    for item in source.events() {
+    for item in source.select(&filter) {
         let now = match &item {
             Item::Event(event) => event.ns,
             Item::Gap(gap) => gap.from_ns,

@@ -4,6 +4,7 @@
 
 mod args;
 mod dump;
+mod filter;
 mod module;
 mod output;
 mod record;

@@ -20,6 +20,8 @@ pub enum ModuleError {
     NotRoot,
     #[error("debugfs is not mounted: mount -t debugfs debugfs /sys/kernel/debug")]
     NoDebugfs,
+    #[error("kernel lockdown{level} forbids to write to the module's files, even to root: boot with lockdown=none, or without Secure Boot")]
+    Lockdown { level: String },
     #[error("the kernel module is not loaded: insmod blkrelay.ko, or record with --load")]
     NotLoaded,
     #[error("{}: {source}", path.display())]
@@ -44,15 +46,17 @@ pub struct Module {
     dir: PathBuf,
 }
 
-/// Where debugfs is mounted: in its usual place if it is there, else in the first of the others.
-fn debugfs() -> Option<PathBuf> {
+/// Where cgroup v2 usually is.
+pub const CGROUP2: &str = "/sys/fs/cgroup";
+
+/// Where a file system is mounted: in its usual place if it is there, else in the first of the others.
+pub fn mounted(kind: &str, usual: &str) -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let mut points = mounts.lines().filter_map(|line| {
         let mut words = line.split(' ').skip(1);
         let point = words.next()?;
-        (words.next()? == "debugfs").then_some(point)
+        (words.next()? == kind).then_some(point)
     });
-    let usual = "/sys/kernel/debug";
     let first = points.next()?;
     let found = if points.any(|point| point == usual) {
         usual
@@ -72,7 +76,8 @@ impl Module {
         if !rustix::process::geteuid().is_root() {
             return Err(ModuleError::NotRoot);
         }
-        let dir = debugfs().ok_or(ModuleError::NoDebugfs)?.join("blkrelay");
+        let debugfs = mounted("debugfs", "/sys/kernel/debug");
+        let dir = debugfs.ok_or(ModuleError::NoDebugfs)?.join("blkrelay");
         if !dir.is_dir() {
             return Err(ModuleError::NotLoaded);
         }
@@ -115,7 +120,15 @@ impl Module {
         let file = OpenOptions::new()
             .write(true)
             .open(self.dir.join("control"))
-            .map_err(|error| self.io("control", error))?;
+            .map_err(|error| match Errno::from_io_error(&error) {
+                // We are root, so this is not about permissions.
+                Some(Errno::PERM) => ModuleError::Lockdown {
+                    level: lockdown(
+                        &fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default(),
+                    ),
+                },
+                _ => self.io("control", error),
+            })?;
         Ok(Control {
             module: self.clone(),
             file,
@@ -144,6 +157,19 @@ impl Module {
     }
 }
 
+/// The level in brackets of what the kernel says of its lockdown, ready to stand in a sentence.
+fn lockdown(text: &str) -> String {
+    let level = text
+        .split_once('[')
+        .and_then(|(_, rest)| rest.split_once(']'));
+    level.map_or(String::new(), |(level, _)| format!(" ({level})"))
+}
+
+/// Whether a trace is running, or frozen to run on.
+pub fn is_running(status: &Status) -> bool {
+    matches!(status.get("state"), "running" | "frozen")
+}
+
 /// The CPU of a data file's name.
 pub fn data_cpu(name: &OsStr) -> Option<u32> {
     name.to_str()?.strip_prefix("data")?.parse().ok()
@@ -168,7 +194,7 @@ impl Control {
             return Ok(());
         };
         let status = self.module.status().unwrap_or_default();
-        if Errno::from_io_error(&error) == Some(Errno::BUSY) && status.get("state") == "running" {
+        if Errno::from_io_error(&error) == Some(Errno::BUSY) && is_running(&status) {
             return Err(ModuleError::Busy {
                 owner: status.get("owner").to_owned(),
             });
@@ -185,9 +211,7 @@ impl Control {
 
     /// Whether a trace is running, as `status` says.
     pub fn running(&self) -> bool {
-        self.module
-            .status()
-            .is_ok_and(|status| status.get("state") == "running")
+        self.module.status().is_ok_and(|status| is_running(&status))
     }
 
     /// Asks each CPU to hand out what it has so far. False if no trace is running any more.
@@ -246,6 +270,15 @@ fn find_ko(dir: &Path) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lockdown_has_a_level() {
+        assert_eq!(
+            lockdown("none [integrity] confidentiality\n"),
+            " (integrity)"
+        );
+        assert_eq!(lockdown(""), "");
+    }
 
     #[test]
     fn data_files_are_told_by_their_name() {

@@ -16,7 +16,8 @@ const PROCESSES: usize = 12;
 
 pub fn run(options: &args::Report) -> Result<Outcome, Failure> {
     let source = blkrelay_trace::open(&options.file)?;
-    let stats = Stats::of(&source);
+    let filter = options.filter.for_trace(&source)?;
+    let stats = Stats::of_selected(&source, &filter);
     let mut out = output::stdout();
     if options.json {
         serde_json::to_writer_pretty(&mut out, &as_json(&source, &stats))?;

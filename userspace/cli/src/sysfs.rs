@@ -17,24 +17,24 @@ pub struct Sysfs {
     root: PathBuf,
 }
 
-/// What a device on the command line stands for.
+/// A disk or a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
-    /// The whole disk.
-    pub disk: Dev,
+    /// Its number.
+    pub dev: Dev,
     /// Its name.
     pub name: String,
-    /// The partition that was named instead.
-    pub partition: Option<String>,
+    /// The whole disk's number.
+    pub disk: Dev,
 }
 
-/// `major:minor`, as in sysfs and on the command line.
-fn parse_dev(text: &str) -> Option<Dev> {
-    let (major, minor) = text.trim().split_once(':')?;
-    Some(Dev {
-        major: major.parse().ok()?,
-        minor: minor.parse().ok()?,
-    })
+/// The directory of a partition's disk, or of the disk itself.
+fn disk_dir(dir: &Path) -> &Path {
+    if dir.join("partition").exists() {
+        dir.parent().unwrap_or(dir)
+    } else {
+        dir
+    }
 }
 
 fn read_number<T: std::str::FromStr + Default>(path: &Path) -> T {
@@ -67,6 +67,23 @@ impl Sysfs {
         }
     }
 
+    /// A test's.
+    #[cfg(test)]
+    pub fn rooted(root: &Path) -> Sysfs {
+        Sysfs {
+            root: root.to_owned(),
+        }
+    }
+
+    /// `major:minor`, as in sysfs and on the command line.
+    pub fn parse_dev(text: &str) -> Option<Dev> {
+        let (major, minor) = text.trim().split_once(':')?;
+        Some(Dev {
+            major: major.parse().ok()?,
+            minor: minor.parse().ok()?,
+        })
+    }
+
     /// The directory of a device number, in the tree of devices.
     fn dir(&self, dev: Dev) -> Option<PathBuf> {
         self.root
@@ -91,47 +108,77 @@ impl Sysfs {
                 major: rustix::fs::major(data.rdev()),
                 minor: rustix::fs::minor(data.rdev()),
             }
-        } else if let Some(dev) = parse_dev(&shown) {
+        } else if let Some(dev) = Sysfs::parse_dev(&shown) {
             dev
         } else {
             let dir = self.root.join("class/block").join(word);
             fs::read_to_string(dir.join("dev"))
                 .ok()
-                .and_then(|text| parse_dev(&text))
+                .and_then(|text| Sysfs::parse_dev(&text))
                 .ok_or_else(|| format!("{shown}: no such block device"))?
         };
         let dir = self
             .dir(dev)
             .ok_or_else(|| format!("{shown}: no such block device ({dev})"))?;
-        if !dir.join("partition").exists() {
-            return Ok(Resolved {
-                disk: dev,
-                name: name_of(&dir),
-                partition: None,
-            });
-        }
-        let disk_dir = dir.parent().unwrap_or(&dir);
-        let disk = fs::read_to_string(disk_dir.join("dev"))
-            .ok()
-            .and_then(|text| parse_dev(&text))
-            .ok_or_else(|| format!("{shown}: the disk of this partition is not known"))?;
-        Ok(Resolved {
-            disk,
-            name: name_of(disk_dir),
-            partition: Some(name_of(&dir)),
+        Sysfs::at(&dir).ok_or_else(|| format!("{shown}: not in sysfs as expected").into())
+    }
+
+    /// The device in a directory of sysfs.
+    fn at(dir: &Path) -> Option<Resolved> {
+        let number = |dir: &Path| {
+            let text = fs::read_to_string(dir.join("dev")).ok()?;
+            Sysfs::parse_dev(&text)
+        };
+        Some(Resolved {
+            dev: number(dir)?,
+            name: name_of(dir),
+            disk: number(disk_dir(dir))?,
         })
+    }
+
+    /// This device, and all that it is made of, down to the last disk or partition.
+    pub fn stack(&self, device: &Resolved) -> Vec<Resolved> {
+        let mut found = vec![device.clone()];
+        let mut next = 0;
+        while let Some(device) = found.get(next) {
+            next += 1;
+            let Some(dir) = self.dir(device.dev) else {
+                continue;
+            };
+            let slaves = fs::read_dir(disk_dir(&dir).join("slaves"));
+            for slave in slaves.into_iter().flatten().flatten() {
+                let slave = slave.path().canonicalize().ok();
+                let Some(slave) = slave.and_then(|dir| Sysfs::at(&dir)) else {
+                    continue;
+                };
+                if !found.contains(&slave) {
+                    found.push(slave);
+                }
+            }
+        }
+        found
+    }
+
+    /// Name and disk sequence number of every disk: when these change, so have the disks.
+    pub fn fingerprint(&self) -> BTreeSet<(String, u64)> {
+        let entries = fs::read_dir(self.root.join("block")).into_iter().flatten();
+        let disks = entries.flatten().map(|entry| {
+            let seq = read_number(&entry.path().join("diskseq"));
+            (name_of(&entry.path()), seq)
+        });
+        disks.collect()
     }
 
     /// The disk in a directory of sysfs, with its partitions.
     fn disk(&self, dir: &Path) -> Option<Disk> {
-        let dev = parse_dev(&fs::read_to_string(dir.join("dev")).ok()?)?;
+        let dev = Sysfs::parse_dev(&fs::read_to_string(dir.join("dev")).ok()?)?;
         let mut partitions: Vec<Partition> = fs::read_dir(dir)
             .ok()?
             .flatten()
             .map(|entry| entry.path())
             .filter(|path| path.join("partition").exists())
             .filter_map(|path| {
-                let dev = parse_dev(&fs::read_to_string(path.join("dev")).ok()?)?;
+                let dev = Sysfs::parse_dev(&fs::read_to_string(path.join("dev")).ok()?)?;
                 Some(Partition {
                     name: name_of(&path),
                     major: dev.major,
@@ -182,7 +229,7 @@ impl Sysfs {
             }
             let number = fs::read_to_string(dir.join("dev"))
                 .ok()
-                .and_then(|text| parse_dev(&text));
+                .and_then(|text| Sysfs::parse_dev(&text));
             let Some(number) = number else { continue };
             if found.insert(number) {
                 let slaves = fs::read_dir(dir.join("slaves")).into_iter().flatten();
@@ -255,15 +302,16 @@ mod tests {
     fn words_become_disks() {
         let (_dir, sysfs) = fake();
         let whole = Resolved {
-            disk: SDA,
+            dev: SDA,
             name: "sda".to_owned(),
-            partition: None,
+            disk: SDA,
         };
         assert_eq!(sysfs.resolve("sda".as_ref()).unwrap(), whole);
         assert_eq!(sysfs.resolve("8:0".as_ref()).unwrap(), whole);
         let part = Resolved {
-            partition: Some("sda2".to_owned()),
-            ..whole
+            dev: Dev { major: 8, minor: 2 },
+            name: "sda2".to_owned(),
+            disk: SDA,
         };
         assert_eq!(sysfs.resolve("sda2".as_ref()).unwrap(), part);
         assert_eq!(sysfs.resolve("8:2".as_ref()).unwrap(), part);
@@ -298,6 +346,31 @@ mod tests {
         );
         assert_eq!((disks[1].diskseq, disks[1].scheduler.as_str()), (0, ""));
         assert_eq!(sysfs.disks(&[DM])[0].name, "dm-0");
+    }
+
+    /// A volume on a partition: it is the partition that belongs to it, not the disk.
+    #[test]
+    fn a_stack_is_all_that_is_under_a_device() {
+        let (_dir, sysfs) = fake();
+        let names = |word: &str| {
+            let device = sysfs.resolve(word.as_ref()).unwrap();
+            let stack = sysfs.stack(&device);
+            let names: Vec<String> = stack.into_iter().map(|device| device.name).collect();
+            names.join(" ")
+        };
+        assert_eq!(names("253:0"), "dm-0 sda2");
+        assert_eq!(names("sda2"), "sda2");
+        assert_eq!(names("sda"), "sda");
+    }
+
+    #[test]
+    fn a_disk_that_came_back_has_another_fingerprint() {
+        let (dir, sysfs) = fake();
+        let before = sysfs.fingerprint();
+        let expected = [("dm-0".to_owned(), 0), ("sda".to_owned(), 7)];
+        assert_eq!(before, BTreeSet::from(expected));
+        fs::write(dir.path().join("devices/pci/sda/diskseq"), "8\n").unwrap();
+        assert_ne!(sysfs.fingerprint(), before);
     }
 
     #[test]

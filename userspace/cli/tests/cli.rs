@@ -265,6 +265,164 @@ fn a_broken_pipe_is_no_error() {
     assert_eq!(output.stderr, b"");
 }
 
+/// Reads of sda at 0, 8, 16 …, each of 1 us from D to C. sda1 ends behind the third.
+fn filtered() -> (TempDir, String) {
+    let (dir, path) = sample(0, true);
+    let bytes = std::fs::read(&path).unwrap();
+    let meta = Meta {
+        format: FORMAT_VERSION,
+        devices: vec![Disk {
+            name: "sda".to_owned(),
+            major: 8,
+            sectors: 1000,
+            partitions: vec![Partition {
+                name: "sda1".to_owned(),
+                major: 8,
+                minor: 1,
+                start: 8,
+                sectors: 16,
+            }],
+            ..Disk::default()
+        }],
+        options: Options {
+            start: "start devices=all hold=1".to_owned(),
+            ..Options::default()
+        },
+        ..Meta::default()
+    };
+    let mut writer = Writer::new(Vec::new(), &meta).unwrap();
+    let mut trailer = Trailer::default();
+    for chunk in Chunks::new(&bytes).unwrap() {
+        let chunk = chunk.unwrap();
+        match chunk.kind() {
+            ChunkType::Subbuf => writer
+                .subbufs(chunk.payload, &mut Appended::default())
+                .unwrap(),
+            ChunkType::Trailer => trailer = Trailer::parse(chunk.payload).unwrap(),
+            _ => {}
+        }
+    }
+    std::fs::write(&path, writer.finish(&trailer).unwrap()).unwrap();
+    (dir, path.to_str().unwrap().to_owned())
+}
+
+#[test]
+fn filters_of_a_trace() {
+    let (_dir, path) = filtered();
+    let lines = |words: &[&str]| {
+        let all: Vec<&str> = ["dump", &path]
+            .into_iter()
+            .chain(words.iter().copied())
+            .collect();
+        let output = blkrelay(&all)
+            .assert()
+            .success()
+            .get_output()
+            .stdout
+            .clone();
+        String::from_utf8(output).unwrap().lines().count()
+    };
+    for (words, expected) in [
+        (&["--dev", "sda"][..], 300),
+        (&["--dev", "8:0", "--op", "read"], 300),
+        (&["--op", "write,discard"], 0),
+        (&["-d", "/dev/sda1"], 6),
+        (&["--dev", "8:1", "--sector", "16-1000"], 3),
+        (&["--sector", "12-20"], 6),
+        (&["--size", "4K"], 300),
+        (&["--size", "8K-"], 0),
+        (&["--min-latency", "1us"], 300),
+        (&["--min-latency", "1001ns"], 0),
+        (&["--pid", "4321", "--comm", "dd"], 300),
+        (&["--comm", "cat"], 0),
+        // The first event is at one millisecond.
+        (&["--from", "0.001", "--to", "0.00200103"], 6),
+    ] {
+        assert_eq!(lines(words), expected, "{words:?}");
+    }
+    // The time is the trace's.
+    blkrelay(&["dump", &path, "--from", "0.001", "-n", "1"])
+        .assert()
+        .success()
+        .stdout("  8,0    0        4     0.001000000  4321  Q   R 8 + 8 [dd]\n");
+    let report = blkrelay(&["report", "--json", &path, "--dev", "sda1"])
+        .assert()
+        .success()
+        .get_output()
+        .stdout
+        .clone();
+    let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
+    assert_eq!(report["devices"][0]["reads"], 2);
+    fails(
+        &["dump", &path, "--dev", "sdz"],
+        "sdz: no such device in this trace",
+    );
+    fails(
+        &["report", &path, "--cgroup", "7"],
+        "the trace has no details: record with --detail",
+    );
+    fails(
+        &["record", "--cgroup", "none/such"],
+        "none/such: No such file",
+    );
+}
+
+/// A flight recorder's file: what came before is no loss, and each CPU's stop is said.
+#[test]
+fn a_flight_recorders_file() {
+    let mut cpu = SubbufBuilder::new([0xcd; 16], 0, Clock::Mono, 1_000_000);
+    cpu.overwrite().event(queue(1, 0, Action::Queue));
+    cpu.skip();
+    cpu.device(Device::new(1, 8, 0, "sda"))
+        .task(Task::new("dd", 4321, 4321))
+        .event(queue(1000, 0, Action::Queue))
+        .event(queue(3000, 0, Action::Issue))
+        .event(queue(9000, 0, Action::Complete))
+        .stop(Stop::new(9850, 9500, 0, 3, 6000));
+    let mut writer = Writer::new(
+        Vec::new(),
+        &Meta {
+            format: FORMAT_VERSION,
+            ..Meta::default()
+        },
+    )
+    .unwrap();
+    writer
+        .subbufs(&cpu.finish(), &mut Appended::default())
+        .unwrap();
+    let trailer = Trailer {
+        end: End::Trigger,
+        cpus: vec![CpuCounters {
+            events: 4,
+            written_over: 1,
+            subbufs: 1,
+            ..CpuCounters::default()
+        }],
+        ..Trailer::default()
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("flight.blkr");
+    std::fs::write(&path, writer.finish(&trailer).unwrap()).unwrap();
+    let path = path.to_str().unwrap();
+    let stop = "CPU 0 stopped 350 ns after an I/O that took 6.000 us on CPU 0\n";
+    blkrelay(&["verify", path])
+        .assert()
+        .success()
+        .stdout(contains(stop).and(contains(
+            "whole: 3 events in 1 sub-buffer of 1 CPU, 0 lost, 1 before them written over\n",
+        )));
+    blkrelay(&["report", path])
+        .assert()
+        .success()
+        .stdout(contains(stop).and(contains("lost: 0 events\n")));
+    let last =
+        "# CPU 0 stopped at 0.000008850, 0.350 us after an I/O that took 6.000 us on CPU 0\n";
+    blkrelay(&["dump", path])
+        .assert()
+        .success()
+        .stdout(predicate::str::ends_with(last));
+}
+
 #[test]
 fn the_command_line() {
     for args in [
@@ -286,6 +444,10 @@ fn the_command_line() {
         .assert()
         .success()
         .stdout(predicate::str::starts_with("blkrelay "));
+    fails(
+        &["record", "--min-latency", "20ms"],
+        "--min-latency: is a filter of dump and report",
+    );
     fails(
         &["record", "-d", "/dev/null"],
         "/dev/null: not a block device",

@@ -3,6 +3,7 @@
 
 use crate::file::{chunk_len, ChunkHead, ChunkType, IndexEntry, CHUNK_HEAD, FILE_MAGIC};
 use crate::{abi, Error, Meta, Subbuf, Trailer};
+use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Write};
 use thiserror::Error as ThisError;
 use twox_hash::XxHash3_64;
@@ -38,6 +39,8 @@ pub struct Writer<W> {
     /// Bytes of whole chunks written so far.
     len: u64,
     index: Vec<IndexEntry>,
+    /// Events before the first sub-buffer of each CPU, by its header.
+    before: BTreeMap<u32, u64>,
 }
 
 fn head(kind: ChunkType, cpu: u32, payload: &[u8]) -> Result<ChunkHead, io::Error> {
@@ -88,6 +91,7 @@ impl<W: Write> Writer<W> {
             out,
             len: 0,
             index: Vec::new(),
+            before: BTreeMap::new(),
         };
         writer.out.write_all(&FILE_MAGIC)?;
         writer.len = FILE_MAGIC.len() as u64;
@@ -105,6 +109,12 @@ impl<W: Write> Writer<W> {
     /// Where each sub-buffer stands.
     pub fn index(&self) -> &[IndexEntry] {
         &self.index
+    }
+
+    /// Events that a CPU wrote before its first sub-buffer here: more than 0 if that is not its first, as of a
+    /// flight recorder. `None` if it has no sub-buffer here.
+    pub fn events_before(&self, cpu: u32) -> Option<u64> {
+        self.before.get(&cpu).copied()
     }
 
     /// The output.
@@ -153,6 +163,9 @@ impl<W: Write> Writer<W> {
             while count < BATCH && !bytes.is_empty() {
                 let subbuf = Subbuf::parse(bytes)?;
                 let (body, rest) = bytes.split_at(subbuf.header.used as usize);
+                self.before
+                    .entry(subbuf.header.cpu)
+                    .or_insert(subbuf.header.events);
                 heads[count] = head(ChunkType::Subbuf, subbuf.header.cpu, body)?;
                 entries[count] = IndexEntry {
                     offset,

@@ -3,16 +3,19 @@
 //!
 //! What it does for each byte is part of the cost of tracing: one copy into the buffer by `read`, one
 //! checksum, one copy into the file by `writev`. Records are not looked at.
+//!
+//! A flight recorder's sub-buffers stay in the module until it is frozen: till then there is nothing to move.
 
 use super::command::Running;
+use super::table::Table;
 use crate::module::{Control, Module};
 use crate::Failure;
-use blkrelay_format::{Appended, End, Writer};
+use blkrelay_format::{Appended, ChunkType, End, Writer};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,10 +32,21 @@ const TICK: u64 = 1 << 32;
 const DEADLINE: u64 = TICK + 1;
 const SIGNAL: u64 = TICK + 2;
 const COMMAND: u64 = TICK + 3;
+const FREEZE: u64 = TICK + 4;
 
 /// Every so many flushes we look for the data files of CPUs that came online. Nothing tells of them: a
-/// kernel need not have inotify.
+/// kernel need not have inotify. And whether disks have come or gone.
 const LOOK: u32 = 5;
+
+/// A frozen flight recorder has stopped every CPU within microseconds. What is not there after so many
+/// milliseconds will not come.
+const FROZEN: u32 = 1000;
+
+/// Room for what has happened.
+const NOTHING: [epoll::Event; 32] = [epoll::Event {
+    flags: EventFlags::empty(),
+    data: EventData::new_u64(0),
+}; 32];
 
 /// A CPU's data file.
 #[derive(Debug)]
@@ -53,6 +67,8 @@ pub struct Capture {
     deadline: Option<OwnedFd>,
     /// A signal puts a byte in. A pipe: a kernel need not have sockets.
     signals: OwnedFd,
+    /// The same, of the signal that freezes a flight recorder.
+    freezes: Option<OwnedFd>,
     flushes: u32,
     data: Vec<Data>,
     buffer: Vec<u8>,
@@ -63,6 +79,18 @@ pub struct Capture {
 /// Says which system call failed: a kernel may be built without it.
 fn named<T>(call: &str, result: Result<T, impl Into<io::Error>>) -> Result<T, Failure> {
     result.map_err(|error| format!("{call}: {}", error.into()).into())
+}
+
+/// A pipe that can be read once one of these signals has come.
+fn signal_pipe(signals: &[i32]) -> Result<OwnedFd, Failure> {
+    let pipe = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK);
+    let (out, into) = named("pipe", pipe)?;
+    for signal in signals {
+        let end = named("dup", into.try_clone())?;
+        let registered = signal_hook::low_level::pipe::register(*signal, end);
+        named("sigaction", registered)?;
+    }
+    Ok(out)
 }
 
 fn timer() -> Result<OwnedFd, Failure> {
@@ -88,16 +116,13 @@ impl Capture {
     /// # Errors
     ///
     /// If `control` cannot be opened, or the system is short of something.
-    pub fn new(module: &Module, duration: Option<Duration>) -> Result<Capture, Failure> {
-        let pipe = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK);
-        let (signals, signals_in) = named("pipe", pipe)?;
-        for signal in [SIGINT, SIGTERM] {
-            let end = named("dup", signals_in.try_clone())?;
-            named(
-                "sigaction",
-                signal_hook::low_level::pipe::register(signal, end),
-            )?;
-        }
+    pub fn new(
+        module: &Module,
+        duration: Option<Duration>,
+        flight: bool,
+    ) -> Result<Capture, Failure> {
+        let signals = signal_pipe(&[SIGINT, SIGTERM])?;
+        let freezes = flight.then(|| signal_pipe(&[SIGUSR1])).transpose()?;
         let epoll = named("epoll_create", epoll::create(epoll::CreateFlags::CLOEXEC))?;
         let tick = timer()?;
         let deadline = duration
@@ -120,6 +145,7 @@ impl Capture {
             tick,
             deadline,
             signals,
+            freezes,
             flushes: 0,
             data: Vec::new(),
             buffer: Vec::new(),
@@ -128,6 +154,9 @@ impl Capture {
         };
         capture.add(&capture.tick, TICK)?;
         capture.add(&capture.signals, SIGNAL)?;
+        if let Some(freezes) = &capture.freezes {
+            capture.add(freezes, FREEZE)?;
+        }
         if let Some(deadline) = &capture.deadline {
             capture.add(deadline, DEADLINE)?;
         }
@@ -189,37 +218,48 @@ impl Capture {
     }
 
     /// Records until something says that it is enough.
-    pub fn run(&mut self, writer: &mut Writer<File>) -> End {
-        match self.try_run(writer) {
+    pub fn run(&mut self, writer: &mut Writer<File>, table: &mut Table) -> End {
+        match self.try_run(writer, table) {
             Ok(end) => end,
             Err(error) => End::Error(error.to_string()),
         }
     }
 
-    fn try_run(&mut self, writer: &mut Writer<File>) -> Result<End, Failure> {
-        let mut events = [epoll::Event {
-            flags: EventFlags::empty(),
-            data: EventData::new_u64(0),
-        }; 32];
+    /// Waits until something happens. Returns what, as `epoll` tells it.
+    fn wait(&self, events: &mut [epoll::Event; 32]) -> Result<usize, Failure> {
         loop {
-            let ready = match epoll::wait(&self.epoll, &mut events, None) {
-                Ok(ready) => ready,
-                Err(Errno::INTR) => continue,
-                Err(error) => return named("epoll_wait", Err(error)),
-            };
+            match epoll::wait(&self.epoll, &mut *events, None) {
+                Err(Errno::INTR) => {}
+                other => return named("epoll_wait", other),
+            }
+        }
+    }
+
+    /// Whether it is time to look for what has changed. The timer only has to be read: ticks that were missed
+    /// need not be made up for.
+    fn ticked(&mut self) -> bool {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.tick, &mut count);
+        self.flushes = self.flushes.wrapping_add(1);
+        self.flushes.is_multiple_of(LOOK)
+    }
+
+    fn try_run(&mut self, writer: &mut Writer<File>, table: &mut Table) -> Result<End, Failure> {
+        let mut events = NOTHING;
+        loop {
+            let ready = self.wait(&mut events)?;
             let mut end = None;
             for event in &events[..ready] {
                 match event.data.u64() {
                     TICK => {
-                        // It only has to be read: one flush makes up for ticks that were missed.
-                        let mut count = [0; 8];
-                        let _ = rustix::io::read(&self.tick, &mut count);
                         if !self.control.flush() && !self.control.running() {
                             end = Some(End::Stopped);
                         }
-                        self.flushes = self.flushes.wrapping_add(1);
-                        if self.flushes.is_multiple_of(LOOK) {
+                        if self.ticked() {
                             self.open_new()?;
+                            if let Some(disks) = table.changed() {
+                                writer.chunk(ChunkType::Devices, 0, &disks)?;
+                            }
                         }
                     }
                     DEADLINE => end = Some(End::Duration),
@@ -233,6 +273,64 @@ impl Capture {
                 return Ok(end);
             }
         }
+    }
+
+    /// Waits until the flight recorder is frozen, or freezes it because it is enough: then says why.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    pub fn wait_frozen(&mut self) -> Result<End, Failure> {
+        let mut events = NOTHING;
+        loop {
+            let ready = self.wait(&mut events)?;
+            let mut end = None;
+            for event in &events[..ready] {
+                end = end.or(match event.data.u64() {
+                    TICK => {
+                        if self.ticked() {
+                            self.open_new()?;
+                        }
+                        None
+                    }
+                    DEADLINE => Some(End::Duration),
+                    SIGNAL => Some(End::Signal),
+                    COMMAND => Some(End::Command),
+                    FREEZE => {
+                        let mut signals = [0; 64];
+                        if let Some(freezes) = &self.freezes {
+                            let _ = rustix::io::read(freezes, &mut signals);
+                        }
+                        Some(End::Trigger)
+                    }
+                    // A CPU's data can be read.
+                    _ if self.control.running() => Some(End::Trigger),
+                    _ => Some(End::Stopped),
+                });
+            }
+            if let Some(end) = end {
+                // Refused if it is frozen already, which is just as well.
+                let _ = self.control.command("freeze");
+                return Ok(end);
+            }
+        }
+    }
+
+    /// Lets the flight recorder run on, once all that it kept was read.
+    ///
+    /// # Errors
+    ///
+    /// If the module refuses.
+    pub fn arm(&mut self) -> Result<(), Failure> {
+        self.control.command("arm")?;
+        for data in &mut self.data {
+            if std::mem::take(&mut data.drained) {
+                let token = EventData::new_u64(data.cpu.into());
+                let added = epoll::add(&self.epoll, &data.file, token, EventFlags::IN);
+                named("epoll_ctl", added)?;
+            }
+        }
+        Ok(())
     }
 
     /// Reads what a CPU has finished, as much as fits.
@@ -271,7 +369,7 @@ impl Capture {
         let _ = self.control.command("stop");
     }
 
-    /// After stop: reads and writes all that the module still holds.
+    /// After stop, or frozen: reads and writes all that the module still holds.
     ///
     /// # Errors
     ///
@@ -279,12 +377,16 @@ impl Capture {
     pub fn drain(&mut self, writer: &mut Writer<File>) -> Result<(), String> {
         let mut drain = || -> Result<(), Failure> {
             self.open_new()?;
+            let mut patience = self.freezes.as_ref().map_or(0, |_| FROZEN);
             for index in 0..self.data.len() {
                 while !self.data[index].drained {
                     let before = self.filled;
                     self.take(self.data[index].cpu.into(), writer)?;
                     if self.filled == before && !self.data[index].drained {
-                        return Err("the module did not hand out all it has".into());
+                        patience = patience
+                            .checked_sub(1)
+                            .ok_or("the module did not hand out all it has")?;
+                        std::thread::sleep(Duration::from_millis(1));
                     }
                     if self.buffer.len() - self.filled < self.subbuf_size {
                         self.put(writer)?;

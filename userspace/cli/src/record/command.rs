@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 //! COMMAND: runs while the trace is recorded.
 
+use super::cgroup::Cgroup;
 use crate::{say, Failure};
 use blkrelay_format::End;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ExitStatus};
 
 /// Long enough for a command that got the same CTRL-C to end by itself.
@@ -41,17 +42,24 @@ fn code(status: ExitStatus) -> u8 {
 }
 
 impl Running {
-    /// Starts the command, with our standard input and outputs; nothing if it has no words.
+    /// Starts the command in this cgroup, with our standard input and outputs; nothing if it has no words.
     ///
     /// # Errors
     ///
     /// If it cannot be started.
-    pub fn start(words: &[OsString]) -> Result<Option<Running>, Failure> {
+    pub fn start(words: &[OsString], cgroup: Option<&Cgroup>) -> Result<Option<Running>, Failure> {
         let Some((program, arguments)) = words.split_first() else {
             return Ok(None);
         };
-        let mut child = std::process::Command::new(program)
-            .args(arguments)
+        let mut command = std::process::Command::new(program);
+        command.args(arguments);
+        if let Some(cgroup) = cgroup {
+            let entrance = cgroup.entrance()?;
+            // SAFETY: between fork and exec only what is async-signal-safe may be done. This is one write() on
+            // a file that was opened before.
+            unsafe { command.pre_exec(move || entrance.enter()) };
+        }
+        let mut child = command
             .spawn()
             .map_err(|error| format!("{}: {error}", program.to_string_lossy()))?;
         match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
@@ -98,7 +106,7 @@ mod tests {
 
     fn finish(script: &str, end: End) -> u8 {
         let words = ["sh", "-c", script].map(OsString::from);
-        Running::start(&words)
+        Running::start(&words, None)
             .unwrap()
             .unwrap()
             .finish(&end)
@@ -117,8 +125,8 @@ mod tests {
 
     #[test]
     fn none_and_missing_commands() {
-        assert!(Running::start(&[]).unwrap().is_none());
-        let error = Running::start(&["/no/such/program".into()]).unwrap_err();
+        assert!(Running::start(&[], None).unwrap().is_none());
+        let error = Running::start(&["/no/such/program".into()], None).unwrap_err();
         assert_eq!(
             error.to_string(),
             "/no/such/program: No such file or directory (os error 2)"

@@ -109,6 +109,11 @@ impl Drop for Target {
 }
 
 impl Recording {
+    /// As it was given.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Ends the file and returns its size. What a failed write left behind the last whole chunk is cut off
     /// first; if then there is no room for the trailer, the file goes without.
     ///
