@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 //! `blkrelay report`
 
-use crate::output::{self, time};
-use crate::{args, Failure, Outcome};
+use crate::{args, output, Failure, Outcome};
 use blkrelay_trace::{
-    DeviceStats, Latency, Losses, Problem, Quantiles, Source, Stats, Stop, Totals,
+    time, DeviceStats, Latency, Losses, Problem, Quantiles, Source, Stats, Stop, Totals,
 };
 use comfy_table::{presets, CellAlignment, Table};
 use serde_json::{json, Value};

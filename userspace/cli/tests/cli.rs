@@ -404,7 +404,7 @@ fn a_flight_recorders_file() {
     let path = dir.path().join("flight.blkr");
     std::fs::write(&path, writer.finish(&trailer).unwrap()).unwrap();
     let path = path.to_str().unwrap();
-    let stop = "CPU 0 stopped 350 ns after an I/O that took 6.000 us on CPU 0\n";
+    let stop = "CPU 0 stopped 350 ns after an I/O that took 6.00 us on CPU 0\n";
     blkrelay(&["verify", path])
         .assert()
         .success()
@@ -415,8 +415,7 @@ fn a_flight_recorders_file() {
         .assert()
         .success()
         .stdout(contains(stop).and(contains("lost: 0 events\n")));
-    let last =
-        "# CPU 0 stopped at 0.000008850, 0.350 us after an I/O that took 6.000 us on CPU 0\n";
+    let last = "# CPU 0 stopped at 0.000008850, 350 ns after an I/O that took 6.00 us on CPU 0\n";
     blkrelay(&["dump", path])
         .assert()
         .success()

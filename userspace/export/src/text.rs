@@ -279,7 +279,7 @@ impl<W: Write> Text<W> {
         }
     }
 
-    /// Writes a flight recorder's stop as a comment: `# CPU 1 stopped at 1.000000123, 2.345 us after …`.
+    /// Writes a flight recorder's stop as a comment: `# CPU 1 stopped at 1.000000123, 2.35 us after …`.
     ///
     /// # Errors
     ///
@@ -288,12 +288,11 @@ impl<W: Write> Text<W> {
         let ns = stop.ends_ns().saturating_sub(self.genesis.unwrap_or(0));
         writeln!(
             self.out,
-            "# CPU {} stopped at {}.{:09}, {}.{:03} us after {} on CPU {}",
+            "# CPU {} stopped at {}.{:09}, {} after {} on CPU {}",
             stop.cpu,
             ns / 1_000_000_000,
             ns % 1_000_000_000,
-            stop.lag_ns / 1000,
-            stop.lag_ns % 1000,
+            blkrelay_trace::time(stop.lag_ns),
             stop.cause,
             stop.trigger_cpu
         )

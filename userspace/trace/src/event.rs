@@ -221,6 +221,22 @@ pub struct Gap {
     pub to_ns: u64,
 }
 
+/// Nanoseconds in a unit that leaves three digits.
+pub fn time(ns: u64) -> String {
+    let (value, unit) = match ns {
+        0..1_000 => return format!("{ns} ns"),
+        1_000..1_000_000 => (ns as f64 / 1e3, "us"),
+        1_000_000..1_000_000_000 => (ns as f64 / 1e6, "ms"),
+        _ => (ns as f64 / 1e9, "s"),
+    };
+    let digits = match value {
+        0.0..10.0 => 2,
+        10.0..100.0 => 1,
+        _ => 0,
+    };
+    format!("{value:.digits$} {unit}")
+}
+
 /// What froze a flight recorder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -243,7 +259,7 @@ impl fmt::Display for Cause {
                 let errno = op::errno(u8::try_from(*status).unwrap_or(u8::MAX));
                 write!(f, "an I/O error (status {status}, errno {errno})")
             }
-            Cause::Slow(ns) => write!(f, "an I/O that took {}.{:03} us", ns / 1000, ns % 1000),
+            Cause::Slow(ns) => write!(f, "an I/O that took {}", time(*ns)),
             Cause::Other(code) => write!(f, "cause {code}"),
         }
     }
@@ -302,4 +318,19 @@ pub enum Item {
     Event(Event),
     /// A gap, at the place where it begins.
     Gap(Gap),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_keep_three_digits() {
+        assert_eq!(time(0), "0 ns");
+        assert_eq!(time(999), "999 ns");
+        assert_eq!(time(1_234), "1.23 us");
+        assert_eq!(time(12_345_678), "12.3 ms");
+        assert_eq!(time(123_456_789), "123 ms");
+        assert_eq!(time(61_000_000_000), "61.0 s");
+    }
 }

@@ -56,28 +56,28 @@ impl Filter {
     /// Whether an event passes what can be asked of it alone: devices, operation, sectors, size.
     ///
     /// An event that does not carry what is asked for does not pass: plugs and tag waits have no operation,
-    /// place or size, and a flush touches no sector. A flush passes with each part of its disk.
+    /// place or size, and an empty flush touches no sector. It passes with each part of its disk.
     pub fn passes(&self, event: &Event) -> bool {
-        let (bytes, carries_op) = match event.action {
-            Action::Plug | Action::Unplug | Action::UnplugSchedule | Action::TagWait => (0, false),
-            Action::ZonePlug | Action::ZoneUnplug => (event.bytes, false),
-            _ => (event.bytes, true),
-        };
-        let is = |op| carries_op && event.opf.is(op);
-        let sector = event.sector.filter(|_| bytes > 0 || !is(Op::Flush));
+        // The sizes of these are counts; zone plugs have a place and a size, but no operation.
+        let counts = matches!(
+            event.action,
+            Action::Plug | Action::Unplug | Action::UnplugSchedule | Action::TagWait
+        );
+        let has_op = !counts && !matches!(event.action, Action::ZonePlug | Action::ZoneUnplug);
+        let bytes = event.bytes;
+        let is = |op| has_op && event.opf.is(op);
+        let is_flush = bytes == 0 && is(Op::Flush);
+        let sector = event.sector.filter(|_| !is_flush);
         let touches = |range| sector.is_some_and(|sector| overlaps(sector, bytes, range));
         let here = |place: &Place| {
-            event.dev == Some(place.disk)
-                && place
-                    .part
-                    .is_none_or(|part| touches(part) || sector.is_none() && is(Op::Flush))
+            event.dev == Some(place.disk) && place.part.is_none_or(|part| is_flush || touches(part))
         };
         (self.places.is_empty() || self.places.iter().any(here))
             && (self.ops.is_empty() || self.ops.iter().any(|op| is(*op)))
             && self.sectors.is_none_or(touches)
             && self
                 .sizes
-                .is_none_or(|(min, max)| (carries_op || bytes > 0) && (min..=max).contains(&bytes))
+                .is_none_or(|(min, max)| !counts && (min..=max).contains(&bytes))
     }
 
     /// Whether whole I/Os have to be known.

@@ -91,6 +91,9 @@ proptest! {
         asked_places in proptest::collection::vec((1u16..3, range(100)), 0..3),
     ) {
         let action = Action::ALL[n];
+        // These never have one.
+        let placeless = matches!(action, Plug | Unplug | UnplugSchedule | TagWait);
+        let sector = sector.filter(|_| !placeless);
         let bytes = sectors * 512 + odd * u32::from(odd % 3 == 0);
         let opf = op | if preflush { PREFLUSH } else { 0 };
         let record = Record {
@@ -134,18 +137,20 @@ proptest! {
             .iter()
             .map(|(queue, part)| module_filter::Place { queue: *queue, part: *part })
             .collect();
-        let set = module_filter::Set {
-            selection: if places.is_empty() {
-                module_filter::Selection::All
-            } else {
-                module_filter::Selection::Queues(&places)
-            },
-            ops: start.filter.ops,
+        let selection = if places.is_empty() {
+            module_filter::Selection::All
+        } else {
+            module_filter::Selection::Queues(&places)
+        };
+        let asked = module_filter::Asked {
+            ops: module_filter::Ops::new(start.filter.ops),
             sectors: start.filter.sectors,
             sizes: start.filter.sizes,
         };
         let id_who = record::pair(record.id, record.who);
-        let theirs = set.pass(record.place, record::pair(record.bytes, record.opf), id_who);
+        let size_op = record::pair(record.bytes, record.opf);
+        let theirs = selection.pass(record.place, size_op, id_who)
+            && asked.pass(record.place, size_op, id_who);
         prop_assert_eq!(ours, theirs, "{:?} of {:?}", text, record);
     }
 }

@@ -15,6 +15,8 @@ pub struct Cgroup {
     dir: PathBuf,
     /// A process that writes 0 into it moves here.
     procs: File,
+    /// The same, of where we come from.
+    home: File,
     id: u64,
     control: PathBuf,
     enabled: Vec<&'static str>,
@@ -49,13 +51,17 @@ impl Cgroup {
         let control = root.join("cgroup.subtree_control");
         let dir = root.join(format!("blkrelay-{}", std::process::id()));
         fs::create_dir(&dir).map_err(|error| fail(&dir, error))?;
-        let open = || -> io::Result<(File, u64)> {
-            let procs = OpenOptions::new()
-                .write(true)
-                .open(dir.join("cgroup.procs"))?;
-            Ok((procs, fs::metadata(&dir)?.ino()))
+        let open = || -> io::Result<(File, File, u64)> {
+            let own = fs::read_to_string("/proc/self/cgroup")?;
+            let own = root.join(home(&own).ok_or(io::ErrorKind::NotFound)?);
+            let procs = |dir: &Path| {
+                OpenOptions::new()
+                    .write(true)
+                    .open(dir.join("cgroup.procs"))
+            };
+            Ok((procs(&dir)?, procs(&own)?, fs::metadata(&dir)?.ino()))
         };
-        let (procs, id) = open().map_err(|error| {
+        let (procs, home, id) = open().map_err(|error| {
             // It was made for nothing.
             let _ = fs::remove_dir(&dir);
             fail(&dir, error)
@@ -63,6 +69,7 @@ impl Cgroup {
         let mut cgroup = Cgroup {
             dir,
             procs,
+            home,
             id,
             control,
             enabled: Vec::new(),
@@ -88,29 +95,28 @@ impl Cgroup {
         self.id
     }
 
-    /// A handle that moves a process into it.
+    /// Does this while we are in the cgroup ourselves, so that who is started is in it from the start. Between
+    /// fork and exec nothing may be done without the help of a socket, which a kernel need not have.
     ///
     /// # Errors
     ///
-    /// Those of the system.
-    pub fn entrance(&self) -> io::Result<Entrance> {
-        self.procs.try_clone().map(Entrance)
+    /// If we cannot be moved there.
+    pub fn within<T>(&self, what: impl FnOnce() -> T) -> io::Result<T> {
+        (&self.procs).write_all(b"0")?;
+        let result = what();
+        if let Err(error) = (&self.home).write_all(b"0") {
+            say(format_args!(
+                "cannot go back to our own cgroup ({error}): our own I/O will be in the trace"
+            ));
+        }
+        Ok(result)
     }
 }
 
-/// Moves the process that [enters](Entrance::enter) into the cgroup.
-#[derive(Debug)]
-pub struct Entrance(File);
-
-impl Entrance {
-    /// Moves this process. One system call and nothing else, so it may be done between fork and exec.
-    ///
-    /// # Errors
-    ///
-    /// Those of the system.
-    pub fn enter(&self) -> io::Result<()> {
-        (&self.0).write_all(b"0")
-    }
+/// The path below the root of the v2 hierarchy, of a text of /proc/PID/cgroup.
+fn home(text: &str) -> Option<&str> {
+    let line = text.lines().find_map(|line| line.strip_prefix("0::"))?;
+    Some(line.trim_start_matches('/'))
 }
 
 impl Drop for Cgroup {
@@ -146,6 +152,14 @@ mod tests {
         let error = Cgroup::below(root.path()).unwrap_err();
         assert_eq!(error, "cgroup v2 has no io controller here");
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn we_know_where_we_come_from() {
+        let hybrid = "5:blkio:/a\n1:name=systemd:/b\n0::/user.slice/x\n";
+        assert_eq!(home(hybrid), Some("user.slice/x"));
+        assert_eq!(home("0::/\n"), Some(""));
+        assert_eq!(home("4:memory:/\n"), None);
     }
 
     #[test]

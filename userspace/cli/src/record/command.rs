@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 
 /// Long enough for a command that got the same CTRL-C to end by itself.
@@ -53,15 +53,14 @@ impl Running {
         };
         let mut command = std::process::Command::new(program);
         command.args(arguments);
-        if let Some(cgroup) = cgroup {
-            let entrance = cgroup.entrance()?;
-            // SAFETY: between fork and exec only what is async-signal-safe may be done. This is one write() on
-            // a file that was opened before.
-            unsafe { command.pre_exec(move || entrance.enter()) };
-        }
-        let mut child = command
-            .spawn()
-            .map_err(|error| format!("{}: {error}", program.to_string_lossy()))?;
+        let mut spawn = || command.spawn();
+        let child = match cgroup {
+            Some(cgroup) => cgroup
+                .within(spawn)
+                .map_err(|error| format!("COMMAND's cgroup: {error}"))?,
+            None => spawn(),
+        };
+        let mut child = child.map_err(|error| format!("{}: {error}", program.to_string_lossy()))?;
         match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
             Ok(pidfd) => Ok(Some(Running { child, pidfd })),
             Err(error) => {

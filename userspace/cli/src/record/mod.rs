@@ -9,13 +9,13 @@ mod table;
 mod target;
 
 use crate::module::{self, Module, ModuleError};
-use crate::output::{count, size, time};
+use crate::output::{count, size};
 use crate::sysfs::{Resolved, Sysfs};
 use crate::{args, say, Failure, Outcome};
 use blkrelay_format::{
     ChunkType, CpuCounters, End, Kernel, Meta, Options, Status, Trailer, Writer, FORMAT_VERSION,
 };
-use blkrelay_trace::{Dev, Stop};
+use blkrelay_trace::{time, Dev, Stop};
 use capture::Capture;
 use cgroup::Cgroup;
 use command::Running;
