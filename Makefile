@@ -16,6 +16,9 @@ export PATH := $(if $(findstring /,$(CARGO)),$(abspath $(dir $(CARGO))):)$(PATH)
 
 FLAVOR ?= trace
 KDIR ?=
+SHORT ?=
+
+stress_flavor := $(if $(filter file,$(origin FLAVOR)),,$(FLAVOR))
 
 target := userspace/target/x86_64-unknown-linux-gnu/release
 lab := $(target)/blkrelay-lab
@@ -29,10 +32,10 @@ shell_scripts := qemu/install qemu/init .ci/run $(wildcard qemu/workloads/*.sh q
 
 # The order of prerequisites matters: nothing can be built before it is installed.
 .NOTPARALLEL:
-.PHONY: help demo test kernel module userspace lint fmt doc clean install cargo
+.PHONY: help demo test stress kernel module userspace lint fmt doc clean install cargo
 
 help: ## this list
-	@echo "usage: make TARGET [FLAVOR=trace|debug] [KDIR=DIR] [CARGO=...] [RUSTC=...]"
+	@echo "usage: make TARGET [FLAVOR=trace|debug|kasan] [KDIR=DIR] [SHORT=1] [CARGO=...] [RUSTC=...]"
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
 
 demo: install userspace ## from a fresh machine to a traced workload and what tracing it cost
@@ -41,6 +44,11 @@ demo: install userspace ## from a fresh machine to a traced workload and what tr
 test: install userspace ## from a fresh machine: every test, on the host and in guests
 	@$(cargo) test --workspace --no-fail-fast
 	@$(lab) test
+
+# On both kernels that check themselves, unless one is named.
+stress: install_more := $(if $(filter debug,$(stress_flavor)),,clang)
+stress: install userspace ## what must not hurt, on the debug and kasan kernels: hours; with SHORT=1 minutes
+	@$(lab) stress $(if $(SHORT),--short) $(addprefix --flavor ,$(stress_flavor))
 
 kernel: userspace ## the test kernel of FLAVOR, in the cache
 	@$(lab) kernel --flavor $(FLAVOR)
@@ -75,7 +83,7 @@ clean: ## removes what was built in the checkout; the cache stays
 
 # As root, or through sudo for the packages only. A moment where nothing is missing.
 install:
-	@qemu/install
+	@qemu/install $(install_more)
 
 cargo:
 	@command -v $(CARGO) >/dev/null || { echo "$(CARGO) is missing: run qemu/install" >&2; exit 1; }

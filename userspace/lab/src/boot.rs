@@ -68,6 +68,8 @@ pub struct Spec {
     /// Further kernel parameters. `NAME=VALUE` words that the kernel does not know reach the job as
     /// environment variables.
     pub append: Vec<String>,
+    /// Texts in kernel complaints that are no fault in this run.
+    pub expected: Vec<String>,
     /// QEMU's seed: random numbers that the guest draws.
     pub seed: u64,
     /// The guest is killed after this much wall time.
@@ -90,6 +92,7 @@ impl Spec {
             disks: Vec::new(),
             out_mib: if emulated { 64 } else { 0 },
             append: Vec::new(),
+            expected: Vec::new(),
             seed: 1,
             timeout: Duration::from_secs(300),
             dir: dir.to_owned(),
@@ -371,6 +374,8 @@ struct Transcript {
     out: String,
     /// The guest's clock readings and when they reached us.
     clocks: Vec<(Clock, Instant)>,
+    /// See [`Spec::expected`].
+    expected: Vec<String>,
 }
 
 impl Transcript {
@@ -384,7 +389,8 @@ impl Transcript {
         } else if let Some(clock) = Clock::parse(line) {
             self.clocks.push((clock, Instant::now()));
         } else if self.complaint.is_none() {
-            self.complaint = console::complaint(line).map(str::to_owned);
+            let expected = |text: &&str| !self.expected.iter().any(|e| text.contains(e.as_str()));
+            self.complaint = console::complaint(line).filter(expected).map(str::to_owned);
         }
     }
 
@@ -439,7 +445,10 @@ impl Guest {
         let deadline = Instant::now() + spec.timeout;
         let mut grace: Option<Instant> = None;
         let mut follower = Follower::open(console)?;
-        let mut transcript = Transcript::default();
+        let mut transcript = Transcript {
+            expected: spec.expected.clone(),
+            ..Transcript::default()
+        };
         loop {
             let ended = self.0.try_wait()?;
             follower.read(ended.is_some(), &mut |line| {

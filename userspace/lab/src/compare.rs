@@ -16,7 +16,7 @@
 //! | merge of two requests | N | M | `block_rq_merge` |
 //! | completion of a bio (dm) | C of a bio | C | `block_bio_complete` |
 //! | flags | as they are | categories | RWBS as `blk_fill_rwbs` writes it |
-//! | FUA, zeroing, zones | said | dropped by the classic setup ioctl, without a count | said |
+//! | FUA, zeroing, zones | said | dropped by the classic setup ioctl, without a count; SETUP2 has them | said |
 //! | rest of a split | follows from sector and bytes | 32 bits of its sector | its sector |
 
 use anyhow::{bail, ensure, Context, Result};
@@ -78,6 +78,17 @@ const KIND: u64 = category::READ
 /// `(what >> BLK_TC_SHIFT) > BLK_TC_END_V1` in kernel/trace/blktrace.c, where the bound is FUA's own bit.
 const DROPPED: u64 = category::FUA;
 
+/// Categories that only the records of SETUP2 have.
+const KIND2: u64 = KIND
+    | category::FUA
+    | category::ZONE_APPEND
+    | category::ZONE_RESET
+    | category::ZONE_RESET_ALL
+    | category::ZONE_FINISH
+    | category::ZONE_OPEN
+    | category::ZONE_CLOSE
+    | category::WRITE_ZEROES;
+
 /// The letters that are compared, as blkparse has them; plugs are left out.
 pub const LETTERS: &str = "QGIDCMFRXA";
 
@@ -108,6 +119,15 @@ fn for_blktrace(e: &Event) -> Option<Seen> {
     seen.flags = format!("{:#x}", kind & KIND);
     seen.length = e.bytes.into();
     // Of the completion of a bio we have the task, but blktrace's C may also be a request's.
+    seen.pid = e.pid.filter(|_| seen.action != 'C');
+    Some(seen)
+}
+
+/// What blktrace must have of an event that was set up by SETUP2, which drops none.
+fn for_setup2(e: &Event) -> Option<Seen> {
+    let mut seen = common(e)?;
+    seen.flags = format!("{:#x}", e.opf.categories() & KIND2);
+    seen.length = e.bytes.into();
     seen.pid = e.pid.filter(|_| seen.action != 'C');
     Some(seen)
 }
@@ -268,7 +288,13 @@ fn of_blktrace(e: &blktrace::Event) -> Option<Seen> {
         dev: dev(e.device),
         sector: e.sector,
         length: e.bytes.into(),
-        flags: format!("{:#x}", e.categories() & KIND),
+        flags: {
+            let kind = match e.version {
+                blktrace::Version::V1 => KIND,
+                blktrace::Version::V2 => KIND2,
+            };
+            format!("{:#x}", e.categories() & kind)
+        },
         number: match action {
             'C' => i64::from(e.error as i16),
             'X' => i64::from(e.number().unwrap_or(0) as u32),
@@ -547,6 +573,10 @@ pub struct Verdict {
     pub ftrace: Fit,
     /// Events that blktrace dropped and ftrace has.
     pub dropped: usize,
+    /// Events with FUA that blkrelay and ftrace have.
+    pub fua: usize,
+    /// How many of those blktrace has.
+    pub fua_by_blktrace: usize,
     /// How many of each letter blktrace and blkrelay both had.
     pub letters: BTreeMap<char, usize>,
 }
@@ -557,8 +587,16 @@ impl fmt::Display for Verdict {
         write!(
             f,
             "@result blktrace={} blktrace_swapped={} blktrace_moved={} ftrace={} ftrace_swapped={} \
-             ftrace_moved={} dropped_by_blktrace={}",
-            b.events, b.swapped, b.moved, t.events, t.swapped, t.moved, self.dropped
+             ftrace_moved={} dropped_by_blktrace={} fua={} fua_by_blktrace={}",
+            b.events,
+            b.swapped,
+            b.moved,
+            t.events,
+            t.swapped,
+            t.moved,
+            self.dropped,
+            self.fua,
+            self.fua_by_blktrace
         )?;
         for (letter, n) in &self.letters {
             write!(f, " {letter}={n}")?;
@@ -594,8 +632,20 @@ pub fn disks() -> Result<BTreeMap<Dev, Dev>> {
     Ok(disks)
 }
 
+/// Events of ours that are compared and have FUA.
+fn fua(e: &Event) -> Option<Seen> {
+    common(e).filter(|_| e.opf.categories() & category::FUA != 0)
+}
+
+/// Whether a compared form of blktrace's event has FUA.
+fn has_fua(seen: &Seen) -> bool {
+    let kind = seen.flags.strip_prefix("0x");
+    let kind = kind.and_then(|hex| u64::from_str_radix(hex, 16).ok());
+    kind.unwrap_or(0) & category::FUA != 0
+}
+
 /// Compares a blkrelay trace with blktrace's files and with copies of ftrace's, and demands that each of
-/// `want`'s letters occurred.
+/// `want`'s letters occurred. `setup2`: blktrace's files are those of [`crate::setup2`].
 ///
 /// # Errors
 ///
@@ -606,16 +656,23 @@ pub fn tracers(
     ftrace: &Path,
     disks: &BTreeMap<Dev, Dev>,
     want: &str,
+    setup2: bool,
 ) -> Result<Verdict> {
     let source = blkrelay_trace::open(trace)?;
     let mut verdict = Verdict {
         blktrace: Fit::default(),
         ftrace: Fit::default(),
         dropped: 0,
+        fua: 0,
+        fua_by_blktrace: 0,
         letters: BTreeMap::new(),
     };
     let theirs = blktrace_stories(blktrace)?;
-    let all = ours(&source, for_blktrace)?;
+    let form = if setup2 { for_setup2 } else { for_blktrace };
+    let all = ours(&source, form)?;
+    verdict.fua = ours(&source, fua)?.values().flatten().count();
+    let stories = theirs.values().flat_map(BTreeMap::values).flatten();
+    verdict.fua_by_blktrace = stories.filter(|seen| has_fua(seen)).count();
     let devices: BTreeSet<Dev> = all.values().flatten().map(|s| s.dev).collect();
     for dev in devices.iter().chain(theirs.keys()).collect::<BTreeSet<_>>() {
         let mine: Stories = all

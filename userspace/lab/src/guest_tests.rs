@@ -6,10 +6,11 @@ use crate::boot::{self, Disk, Mode, Outcome, Spec};
 use crate::initramfs::Builder;
 use crate::kernel::{self, Flavor, Kernel};
 use crate::measure::{self, Setup, State, Workload};
-use crate::{module_build, progress};
+use crate::{module_build, process, progress};
 use anyhow::{bail, ensure, Context, Result};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const LIB: &str = include_str!("../../../qemu/tests/lib.sh");
@@ -29,7 +30,11 @@ struct Guest {
 }
 
 /// The result lines, as they are.
-fn results(outcome: &Outcome) -> Result<String> {
+///
+/// # Errors
+///
+/// None.
+pub(crate) fn results(outcome: &Outcome) -> Result<String> {
     let words: Vec<String> = outcome
         .results
         .iter()
@@ -120,6 +125,16 @@ const GUESTS: &[Guest] = &[
         seconds: 120,
     },
     Guest {
+        name: "every FUA record, against ftrace and SETUP2",
+        job: include_str!("../../../qemu/tests/fua.sh"),
+        flavor: Flavor::Trace,
+        mode: Mode::Emulated,
+        disks: no_disks,
+        append: &["null_blk.nr_devices=0"],
+        check: results,
+        seconds: 120,
+    },
+    Guest {
         name: "bad input",
         job: include_str!("../../../qemu/tests/bad.sh"),
         flavor: Flavor::Trace,
@@ -181,28 +196,51 @@ pub struct Args {
 /// Kernel and module of a flavour.
 #[derive(Clone)]
 struct Built {
-    flavor: Flavor,
     kernel: Kernel,
     module: PathBuf,
 }
 
 /// Builds a flavour when the first test needs it.
-fn built(all: &mut Vec<Built>, flavor: Flavor) -> Result<Built> {
-    if let Some(b) = all.iter().find(|b| b.flavor == flavor) {
+fn built(flavor: Flavor) -> Result<Built> {
+    static ALL: Mutex<Vec<(Flavor, Built)>> = Mutex::new(Vec::new());
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, b)) = all.iter().find(|(f, _)| *f == flavor) {
         return Ok(b.clone());
     }
     let kernel = kernel::ensure(flavor)?;
     let module = module_build::build(&kernel.kdir, Some(flavor), false)?;
-    let b = Built {
-        flavor,
-        kernel,
-        module,
-    };
-    all.push(b.clone());
+    let b = Built { kernel, module };
+    all.push((flavor, b.clone()));
     Ok(b)
 }
 
-fn boot_one(test: &Guest, built: &Built, soak: Option<u64>, dir: &Path) -> Result<String> {
+/// One boot with a job.
+pub(crate) struct Job<'a> {
+    /// What the guest runs; `lib.sh` stands beside it in /lab, with the reader and the module.
+    pub(crate) script: &'a str,
+    /// Further files: path in the guest, text.
+    pub(crate) files: &'a [(&'a str, &'a str)],
+    pub(crate) flavor: Flavor,
+    pub(crate) mode: Mode,
+    pub(crate) cpus: u32,
+    pub(crate) memory_mib: u32,
+    pub(crate) disks: Vec<Disk>,
+    /// Kernel parameters and the job's environment.
+    pub(crate) append: Vec<String>,
+    /// See [`Spec::expected`].
+    pub(crate) expected: &'a [&'a str],
+    /// The guest is killed after so many.
+    pub(crate) seconds: u64,
+}
+
+/// Boots with a job, which must end with 0.
+///
+/// # Errors
+///
+/// When kernel or module do not build, the job fails (with the last lines of its console), and see
+/// [`boot::run_with`].
+pub(crate) fn boot_job(job: &Job, dir: &Path) -> Result<Outcome> {
+    let built = built(job.flavor)?;
     let mut b = Builder::guest()?;
     for program in [
         "/usr/sbin/blktrace",
@@ -214,18 +252,19 @@ fn boot_one(test: &Guest, built: &Built, soak: Option<u64>, dir: &Path) -> Resul
     b.copy(&measure::reader()?, "/lab/blkrelay")?;
     b.copy(&built.module, "/lab/blkrelay.ko")?;
     b.file("/lab/lib.sh", 0o644, LIB.as_bytes())?;
-    b.job(test.job)?;
+    for (path, text) in job.files {
+        b.file(path, 0o644, text.as_bytes())?;
+    }
+    b.job(job.script)?;
     std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
     let image = b.write(&dir.join("initramfs.cpio"))?;
-    let mut spec = Spec::new(&built.kernel.image, &image.path, test.mode, dir);
-    spec.disks = (test.disks)();
-    spec.append = test.append.iter().map(|w| (*w).to_owned()).collect();
-    let mut seconds = test.seconds;
-    if let Some(soak) = soak {
-        spec.append.push(format!("LAB_SECONDS={soak}"));
-        seconds += soak;
-    }
-    spec.timeout = Duration::from_secs(seconds);
+    let mut spec = Spec::new(&built.kernel.image, &image.path, job.mode, dir);
+    spec.cpus = job.cpus;
+    spec.memory_mib = job.memory_mib;
+    spec.disks.clone_from(&job.disks);
+    spec.append.clone_from(&job.append);
+    spec.expected = job.expected.iter().map(|t| (*t).to_owned()).collect();
+    spec.timeout = Duration::from_secs(job.seconds);
     let outcome = boot::run(&spec)?;
     if outcome.exit != 0 {
         let text = std::fs::read(&outcome.console).unwrap_or_default();
@@ -238,7 +277,62 @@ fn boot_one(test: &Guest, built: &Built, soak: Option<u64>, dir: &Path) -> Resul
             outcome.console.display()
         );
     }
-    (test.check)(&outcome)
+    Ok(outcome)
+}
+
+fn boot_one(test: &Guest, soak: Option<u64>, dir: &Path) -> Result<String> {
+    let mut append: Vec<String> = test.append.iter().map(|w| (*w).to_owned()).collect();
+    append.extend(soak.map(|s| format!("LAB_SECONDS={s}")));
+    let job = Job {
+        script: test.job,
+        files: &[],
+        flavor: test.flavor,
+        mode: test.mode,
+        cpus: if test.mode == Mode::Emulated { 2 } else { 1 },
+        memory_mib: 1024,
+        disks: (test.disks)(),
+        append,
+        expected: &[],
+        seconds: test.seconds + soak.unwrap_or(0),
+    };
+    (test.check)(&boot_job(&job, dir)?)
+}
+
+/// Counts what passed, and prints a line for each.
+#[derive(Default)]
+pub(crate) struct Tally {
+    passed: u32,
+    failed: u32,
+}
+
+impl Tally {
+    /// Runs one test; its text is printed behind its name.
+    pub(crate) fn run(&mut self, name: &str, test: impl FnOnce() -> Result<String>) {
+        progress::say(name);
+        let began = Instant::now();
+        let result = test();
+        let time = progress::minutes(began.elapsed());
+        match result {
+            Ok(text) => {
+                self.passed += 1;
+                println!("ok   {name} ({time}): {text}");
+            }
+            Err(e) => {
+                self.failed += 1;
+                println!("FAIL {name} ({time}): {e:#}");
+            }
+        }
+    }
+
+    /// The sum alone on a line. Nothing run is no success.
+    pub(crate) fn end(self) -> ExitCode {
+        println!("{} passed, {} failed", self.passed, self.failed);
+        if self.failed == 0 && self.passed > 0 {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn setup(b: Built, dir: &Path) -> Result<Setup> {
@@ -272,6 +366,38 @@ fn determinism(setup: &Setup) -> Result<String> {
     Ok(ticks.join(" "))
 }
 
+/// Builds a copy of the module in which C and Rust differ about the place of one field, and demands that the
+/// build fails because of that.
+fn wrong_offset(dir: &Path) -> Result<String> {
+    let built = built(Flavor::Trace)?;
+    let root = module_build::checkout()?;
+    if dir.exists() {
+        std::fs::remove_dir_all(dir).with_context(|| dir.display().to_string())?;
+    }
+    std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+    let copied = ["Kbuild", "module"].map(|name| root.join(name));
+    process::output(Command::new("cp").arg("-r").args(copied).arg(dir))?;
+    let header = dir.join("module/shim.h");
+    let text = std::fs::read_to_string(&header).with_context(|| header.display().to_string())?;
+    let right = "BLKRELAY_AT_request___sector = FIELD_AT(request, __sector)";
+    let wrong = text.replace(right, &format!("{right} + 8"));
+    ensure!(wrong != text, "{}: no {right}", header.display());
+    std::fs::write(&header, &wrong).with_context(|| header.display().to_string())?;
+    let failed = module_build::compile(&built.kernel.kdir, dir, &dir.join("build"));
+    let Err(error) = failed else {
+        bail!("the module builds with a wrong offset of request.__sector");
+    };
+    // The log, not the message: that has the last lines only.
+    let log = dir.join("build/build.log");
+    let log = std::fs::read_to_string(&log).with_context(|| format!("{error:#}"))?;
+    let want = "bindgen gets the layout of struct request wrong, see field __sector";
+    ensure!(log.contains(want), "it fails for another reason: {error:#}");
+    // Unchanged it does build, or nothing is proved.
+    std::fs::write(&header, &text).with_context(|| header.display().to_string())?;
+    module_build::compile(&built.kernel.kdir, dir, &dir.join("build"))?;
+    Ok(want.to_owned())
+}
+
 /// The largest share of blktrace's added instructions that recording may add.
 const SHARE: f64 = 0.5;
 
@@ -302,33 +428,13 @@ fn costs(setup: &Setup) -> Result<String> {
 ///
 /// None of its own: a test that cannot be run has failed.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let mut all = Vec::new();
-    let mut passed = 0;
-    let mut failed = 0;
-    let mut report = |name: &str, began: Instant, result: Result<String>| {
-        let time = progress::minutes(began.elapsed());
-        match result {
-            Ok(text) => {
-                passed += 1;
-                println!("ok   {name} ({time}): {text}");
-            }
-            Err(e) => {
-                failed += 1;
-                println!("FAIL {name} ({time}): {e:#}");
-            }
-        }
-    };
+    let mut tally = Tally::default();
     for (n, test) in GUESTS.iter().enumerate() {
-        if !test.name.contains(&args.only) {
-            continue;
+        if test.name.contains(&args.only) {
+            let dir = args.dir.join(format!("{}", n + 1));
+            let soak = args.soak.filter(|_| test.name == SMP);
+            tally.run(test.name, || boot_one(test, soak, &dir));
         }
-        progress::say(test.name);
-        let began = Instant::now();
-        let dir = args.dir.join(format!("{}", n + 1));
-        let soak = args.soak.filter(|_| test.name == SMP);
-        let result =
-            built(&mut all, test.flavor).and_then(|built| boot_one(test, &built, soak, &dir));
-        report(test.name, began, result);
     }
     type Count = fn(&Setup) -> Result<String>;
     let counts: [(&str, &str, Count); 2] = [
@@ -340,20 +446,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         ("costs of off and on on read4k", "costs", costs),
     ];
     for (name, dir, test) in counts {
-        if !name.contains(&args.only) {
-            continue;
+        if name.contains(&args.only) {
+            tally.run(name, || {
+                test(&setup(built(Flavor::Trace)?, &args.dir.join(dir))?)
+            });
         }
-        progress::say(name);
-        let began = Instant::now();
-        let result = built(&mut all, Flavor::Trace)
-            .and_then(|b| setup(b, &args.dir.join(dir)))
-            .and_then(|s| test(&s));
-        report(name, began, result);
     }
-    println!("{passed} passed, {failed} failed");
-    Ok(if failed == 0 && passed > 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    const OFFSET: &str = "a wrong offset fails the module's build";
+    if OFFSET.contains(&args.only) {
+        tally.run(OFFSET, || wrong_offset(&args.dir.join("offset")));
+    }
+    Ok(tally.end())
 }

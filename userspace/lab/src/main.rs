@@ -5,7 +5,9 @@
 //! each of the two lists here.
 
 use anyhow::Result;
-use blkrelay_lab::{cli, demo, guest_tests, kernel, measure, module_build, preflight, progress};
+use blkrelay_lab::{
+    cli, demo, guest_tests, kernel, measure, module_build, preflight, progress, stress,
+};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -33,6 +35,8 @@ enum Command {
     Demo(demo::Args),
     /// Runs the tests that need a guest.
     Test(guest_tests::Args),
+    /// Hurts the module on kernels that check themselves.
+    Stress(stress::Args),
 }
 
 fn main() -> ExitCode {
@@ -45,6 +49,7 @@ fn main() -> ExitCode {
         Command::Measure(args) => measure::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Test(args) => guest_tests::run(&args),
+        Command::Stress(args) => stress::run(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("blkrelay-lab: {error:#}");

@@ -37,12 +37,9 @@ pub fn checkout() -> Result<PathBuf> {
 /// lines.
 pub fn build(kdir: &Path, flavor: Option<Flavor>, clippy: bool) -> Result<PathBuf> {
     let tree = preflight::check_tree(kdir)?;
-    let mut tools = Toolchain::with_rustc(&Cache::open()?, tree.rustc)?;
-    if let Some(clang) = tree.clang {
-        tools = tools.with_clang(clang)?;
-    }
+    let mut name = tree.release.clone();
+    let tools = toolchain(tree)?;
     let root = checkout()?;
-    let mut name = tree.release;
     if let Some(flavor) = flavor {
         name = format!("{name}-{}", flavor.name());
     }
@@ -57,27 +54,59 @@ pub fn build(kdir: &Path, flavor: Option<Flavor>, clippy: bool) -> Result<PathBu
         .map_err(|(_, e)| e)
         .with_context(|| out.display().to_string())?;
     fresh_for(&out, kdir, &tools)?;
+    let more: &[&str] = if clippy {
+        &["CLIPPY=1", "KRUSTFLAGS=-Dwarnings", "W=1"]
+    } else {
+        &[]
+    };
+    make(&tools, kdir, &root, &out, more)?;
+    let module = out.join("blkrelay.ko");
+    if !module.is_file() {
+        bail!("{}: the build left no blkrelay.ko", out.display());
+    }
+    if flavor.is_some() && !clippy {
+        cannot_panic(&module)?;
+    }
+    Ok(module)
+}
+
+fn make(tools: &Toolchain, kdir: &Path, source: &Path, out: &Path, more: &[&str]) -> Result<()> {
     let log = out.join("build.log");
     File::create(&log).with_context(|| log.display().to_string())?;
     let mut make = tools.make();
     make.arg("-C")
         .arg(kdir)
         .arg(tools::jobs())
-        .arg(format!("M={}", root.display()))
+        .arg(format!("M={}", source.display()))
         .arg(format!("MO={}", out.display()))
-        .arg("modules");
-    if clippy {
-        make.args(["CLIPPY=1", "KRUSTFLAGS=-Dwarnings", "W=1"]);
+        .arg("modules")
+        .args(more);
+    tools::run_logged(&mut make, &log, &mut |_| {}).context("building the module")
+}
+
+/// The tools that a kernel tree's modules have to be built with.
+fn toolchain(tree: preflight::Tree) -> Result<Toolchain> {
+    let tools = Toolchain::with_rustc(&Cache::open()?, tree.rustc)?;
+    match tree.clang {
+        Some(clang) => tools.with_clang(clang),
+        None => Ok(tools),
     }
-    tools::run_logged(&mut make, &log, &mut |_| {}).context("building the module")?;
-    let module = out.join("blkrelay.ko");
-    if !module.is_file() {
-        bail!("{}: the build left no blkrelay.ko", log.display());
-    }
-    if flavor.is_some() && !clippy {
-        cannot_panic(&module)?;
-    }
-    Ok(module)
+}
+
+/// Builds the module from a source tree that need not be the checkout into a directory that is made, with
+/// make's output in build.log there.
+///
+/// # Errors
+///
+/// As for [`build`].
+pub fn compile(kdir: &Path, source: &Path, out: &Path) -> Result<()> {
+    let tools = toolchain(preflight::check_tree(kdir)?)?;
+    fs::create_dir_all(out).with_context(|| out.display().to_string())?;
+    let absolute = |path: &Path| {
+        path.canonicalize()
+            .with_context(|| path.display().to_string())
+    };
+    make(&tools, kdir, &absolute(source)?, &absolute(out)?, &[])
 }
 
 /// Refuses a module that can reach core's panics: in a probe that is a dead machine. Only for the lab's own

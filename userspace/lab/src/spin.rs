@@ -180,12 +180,13 @@ pub fn totals(trace: &Path) -> Result<BTreeMap<u32, (u64, u64)>> {
 }
 
 /// Demands that a trace holds the life of each of `count` requests of 4 KiB, one after the other from the
-/// start of each device: Q, G, D and C once each, in this order, and nothing else.
+/// start of each device: Q, G, D and C once each, in this order, and nothing else; with `others`, nothing else
+/// of these devices.
 ///
 /// # Errors
 ///
 /// Names the first request whose life is not that.
-pub fn once(trace: &Path, devices: &[Dev], count: u64) -> Result<u64> {
+pub fn once(trace: &Path, devices: &[Dev], count: u64, others: bool) -> Result<u64> {
     let source = open_undamaged(trace)?;
     let mut next: BTreeMap<(Dev, u64), usize> = BTreeMap::new();
     let life = [
@@ -208,6 +209,9 @@ pub fn once(trace: &Path, devices: &[Dev], count: u64) -> Result<u64> {
             e.cpu,
             e.seq
         );
+        if others && !e.dev.is_some_and(|dev| devices.contains(&dev)) {
+            continue;
+        }
         let place = (e.dev.unwrap_or_default(), e.sector.unwrap_or(u64::MAX));
         let step = next.entry(place).or_default();
         ensure!(

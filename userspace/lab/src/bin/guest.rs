@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result};
 use blkrelay_lab::clock::Clock;
-use blkrelay_lab::{agent, compare, spin};
+use blkrelay_lab::{agent, compare, fault, fuzz, setup2, spin};
 use clap::{Parser, Subcommand};
 use nix::unistd::{setgid, setuid};
 use std::os::unix::process::CommandExt;
@@ -72,7 +72,17 @@ enum Command {
         /// Letters that must occur
         #[arg(long, default_value = blkrelay_lab::compare::LETTERS)]
         want: String,
+        /// blktrace's files are those of setup2
+        #[arg(long)]
+        setup2: bool,
     },
+    /// Traces a command's I/O by the kernel's blktrace through its newer setup ioctl.
+    Setup2(setup2::Setup2),
+    /// Does one system call in which the NTH allocation fails; prints "hit" or "missed", and "ok" or the
+    /// error.
+    FailNth(fault::FailNth),
+    /// Writes anything to control and checks what comes of it.
+    Fuzz(fuzz::Fuzz),
     /// Records a command's I/O by reading the data files without ever waiting.
     Spin(spin::Spin),
     /// Prints each CPU's events and losses as a trace holds them: CPU EVENTS LOST.
@@ -83,6 +93,9 @@ enum Command {
         /// Reads of each device
         #[arg(long)]
         count: u64,
+        /// Other devices may be in the trace as well
+        #[arg(long)]
+        others: bool,
         /// The devices
         #[arg(required = true)]
         devices: Vec<PathBuf>,
@@ -149,11 +162,15 @@ fn run(command: Command) -> Result<ExitCode> {
             blktrace,
             ftrace,
             want,
+            setup2,
         } => {
             let disks = compare::disks()?;
-            let verdict = compare::tracers(&trace, &blktrace, &ftrace, &disks, &want)?;
+            let verdict = compare::tracers(&trace, &blktrace, &ftrace, &disks, &want, setup2)?;
             println!("{verdict}");
         }
+        Command::Setup2(args) => return setup2::run(&args),
+        Command::FailNth(args) => println!("{}", fault::fail_nth(&args)?),
+        Command::Fuzz(args) => fuzz::fuzz(&args)?,
         Command::Spin(args) => return spin::spin(&args),
         Command::Totals { trace } => {
             for (cpu, (events, lost)) in spin::totals(&trace)? {
@@ -163,13 +180,14 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Once {
             trace,
             count,
+            others,
             devices,
         } => {
             let mut numbers = Vec::new();
             for path in &devices {
                 numbers.push(agent::device(path)?);
             }
-            println!("{} events", spin::once(&trace, &numbers, count)?);
+            println!("{} events", spin::once(&trace, &numbers, count, others)?);
         }
         Command::As { uid, command } => {
             setgid(uid.into())?;

@@ -1,0 +1,93 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0
+# Disks are removed while they are used and traced, and come back under the same name: null_blk through
+# configfs, and a SCSI disk through sysfs. Traced as one of a list and as one of all. What another disk did
+# meanwhile is there, each event once.
+#
+# Conditions are given in quotes to be evaluated later.
+# shellcheck disable=SC1091,SC2016,SC2153
+set -e
+. /lab/lib.sh
+. /lab/load.sh
+
+scsi=/sys/bus/pseudo/drivers/scsi_debug/add_host
+COUNT=800
+
+# use DISK: reads until it fails, which it does when the disk goes; not more than that
+use() {
+	while blkrelay-guest io --dev "/dev/$1" --direct --count 4000 --size 512 --batch 4 2>/dev/null; do :; done &
+	USING=$!
+}
+
+# used DISK: it has done something since it came
+used() {
+	wait_for "[ \$(awk '{ print \$1 }' /sys/block/$1/stat) -gt 20 ]"
+}
+
+remove_null() {
+	null_disk gone irqmode=1
+	wait_for '[ -b /dev/gone ]'
+	use gone
+	used gone
+	rnd 100000
+	usleep $RND
+	if [ $((n % 2)) = 0 ]; then
+		echo 0 >/sys/kernel/config/nullb/gone/power
+	fi
+	rmdir /sys/kernel/config/nullb/gone
+	wait $USING || true
+	[ ! -e /sys/block/gone ] || fail "the disk is still there"
+}
+
+remove_scsi() {
+	echo 1 >$scsi
+	wait_for '[ -b /dev/sda ]'
+	use sda
+	used sda
+	rnd 100000
+	usleep $RND
+	if [ $((n % 2)) = 0 ]; then
+		echo 1 >/sys/block/sda/device/delete
+		wait_for '[ ! -e /sys/block/sda ]'
+		wait $USING || true
+		# The same disk, found again.
+		for scan in /sys/class/scsi_host/host*/scan; do echo '- - -' >"$scan"; done
+		wait_for '[ -b /dev/sda ]'
+		use sda
+		used sda
+	fi
+	echo -1 >$scsi
+	wait $USING || true
+	wait_for '[ ! -e /sys/block/sda ]'
+}
+
+load_start
+insmod $MODULE
+n=0
+while [ $n -lt "$LAB_COUNT" ]; do
+	n=$((n + 1))
+	if [ $((n % 3)) = 0 ]; then
+		# One of a list: it has to be there when the trace starts.
+		null_disk gone irqmode=1
+		wait_for '[ -b /dev/gone ]'
+		record_start /tmp/trace.blkr --force -d /dev/mine -d /dev/gone --subbuf-size 65536 --subbufs 32
+		use gone
+		used gone
+		rmdir /sys/kernel/config/nullb/gone
+		wait $USING || true
+	else
+		record_start /tmp/trace.blkr --force --subbuf-size 262144 --subbufs 32
+	fi
+	blkrelay-guest io --dev /dev/mine --direct --count $COUNT &
+	io=$!
+	remove_null
+	remove_scsi
+	wait $io || fail "io"
+	quiet mine
+	record_stop
+	$BLKRELAY verify /tmp/trace.blkr >/tmp/verify || fail "round $n: $(cat /tmp/verify)"
+	blkrelay-guest once --others /tmp/trace.blkr --count $COUNT /dev/mine >/dev/null || fail "round $n"
+done
+load_stop
+unloaded
+result rounds=$n
