@@ -174,12 +174,7 @@ impl<W: Write> Text<W> {
                 number(line, event.errno() as u16);
                 line.push(b']');
             }
-            Action::Issue
-            | Action::Insert
-            | Action::Queue
-            | Action::IoStart
-            | Action::IoDone
-            | Action::ZoneAppend => {
+            Action::Issue | Action::Insert | Action::Queue => {
                 if passthrough {
                     number(line, event.bytes);
                     line.push(b' ');
@@ -191,12 +186,15 @@ impl<W: Write> Text<W> {
                     details(line, detail);
                 }
             }
-            Action::BackMerge
-            | Action::FrontMerge
-            | Action::GetRq
-            | Action::RqMerge
-            | Action::ZoneMgmt => {
+            Action::BackMerge | Action::FrontMerge | Action::GetRq | Action::RqMerge => {
                 if event.sectors() > 0 {
+                    extent(line);
+                }
+                comm(line, event);
+            }
+            // Their sector says something where their size is 0 as well: which zone, which request.
+            Action::IoStart | Action::IoDone | Action::ZoneMgmt | Action::ZoneAppend => {
+                if event.sector.is_some() {
                     extent(line);
                 }
                 comm(line, event);
