@@ -85,11 +85,9 @@ blktrace_start() {
 	# shellcheck disable=SC2086 # a list of options
 	/usr/sbin/blktrace $options -b 512 -n 16 -D "$out" >"$out/log" 2>&1 &
 	BLKTRACE=$!
+	# The kernel's first record is the time of the start; devices are started in the order given.
 	last=$(readlink -f "$device")
-	last=${last##*/}
-	wait_for "[ -e $DEBUGFS/block/$last/trace0 ]"
-	# Set up, not started yet: nothing that can be read tells when it is.
-	sleep 0.3
+	wait_for "cat $out/${last##*/}.blktrace.* 2>/dev/null | grep -q ."
 }
 
 blktrace_stop() {

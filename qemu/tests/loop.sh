@@ -36,7 +36,7 @@ while [ $n -lt "${LAB_ROUNDS:-12}" ]; do
 	wait_for '[ "$(status state)" != running ]'
 	# By hand, without a reader.
 	echo "start devices=all subbuf_size=4096 subbufs=2" >$DIR/control
-	sleep 0.2
+	wait_for '[ "$(counter 0 events)" -gt 0 ]'
 	echo flush >$DIR/control
 	echo stop >$DIR/control
 	rmmod blkrelay

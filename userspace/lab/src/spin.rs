@@ -4,7 +4,7 @@
 //! workload did, which knows the workload and not the module.
 
 use anyhow::{bail, ensure, Context, Result};
-use blkrelay_format::{Appended, CpuCounters, End, Meta, Trailer, Writer, FORMAT_VERSION};
+use blkrelay_format::{Appended, CpuCounters, End, Meta, Status, Trailer, Writer, FORMAT_VERSION};
 use blkrelay_trace::{Action, Dev, Item, Source};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -35,25 +35,10 @@ pub struct Spin {
     command: Vec<String>,
 }
 
-fn status() -> Result<BTreeMap<String, String>> {
+fn status() -> Result<Status> {
     let path = format!("{DIR}/status");
     let text = std::fs::read_to_string(&path).context(path)?;
-    let pairs = text.lines().filter_map(|l| l.split_once('='));
-    // The lines of the CPUs are kept whole under "cpu=N".
-    Ok(pairs
-        .map(|(k, v)| match (k, v.split_once(' ')) {
-            ("cpu", Some((cpu, rest))) => (format!("cpu={cpu}"), rest.to_owned()),
-            _ => (k.to_owned(), v.to_owned()),
-        })
-        .collect())
-}
-
-fn number(line: &str, key: &str) -> Result<u64> {
-    let mut words = line.split(' ').filter_map(|w| w.split_once('='));
-    let value = words.find(|(k, _)| *k == key).map(|(_, v)| v);
-    value
-        .and_then(|v| v.parse().ok())
-        .with_context(|| format!("status: no {key} in {line:?}"))
+    Ok(Status::parse(&text))
 }
 
 /// Records a command's I/O by reading without a pause.
@@ -83,8 +68,8 @@ pub fn spin(args: &Spin) -> Result<ExitCode> {
     let meta = Meta {
         format: FORMAT_VERSION,
         writer: "blkrelay-guest".into(),
-        trace_id: begun.get("trace_id").cloned().unwrap_or_default(),
-        clock: begun.get("clock").cloned().unwrap_or_default(),
+        trace_id: begun.get("trace_id").to_owned(),
+        clock: begun.get("clock").to_owned(),
         ..Meta::default()
     };
     let out = File::create(&args.output).with_context(|| args.output.display().to_string())?;
@@ -124,22 +109,18 @@ pub fn spin(args: &Spin) -> Result<ExitCode> {
             break;
         }
     }
-    let after = status()?;
     let mut cpus = Vec::new();
-    for (key, line) in &after {
-        if let Some(cpu) = key.strip_prefix("cpu=") {
-            let cpu: u32 = cpu.parse().context("status: a CPU's number")?;
-            let stored: Vec<_> = writer.index().iter().filter(|e| e.cpu == cpu).collect();
-            let events: u64 = stored.iter().map(|e| u64::from(e.count)).sum();
-            cpus.push(CpuCounters {
-                cpu,
-                events: number(line, "events")?,
-                lost: number(line, "lost")?,
-                unwritten: number(line, "events")?.saturating_sub(events),
-                subbufs: stored.len() as u64,
-                ..CpuCounters::default()
-            });
-        }
+    for of in status()?.cpus {
+        let stored: Vec<_> = writer.index().iter().filter(|e| e.cpu == of.cpu).collect();
+        let events: u64 = stored.iter().map(|e| u64::from(e.count)).sum();
+        cpus.push(CpuCounters {
+            cpu: of.cpu,
+            events: of.events,
+            lost: of.lost,
+            unwritten: of.events.saturating_sub(events),
+            subbufs: stored.len() as u64,
+            ..CpuCounters::default()
+        });
     }
     writer.finish(&Trailer {
         end: End::Command,
