@@ -44,14 +44,14 @@ else
 	[ "$seen" = 800 ] || fail "$seen events instead of 800"
 	# The file that holds the trace is its own: a killed reader ends it as well.
 	$BLKRELAY status >/tmp/out || fail "status"
+	code=0
+	$BLKRELAY record -o /tmp/no.blkr -d /dev/mine >/tmp/out 2>/tmp/err || code=$?
+	cat /tmp/err
+	[ $code = 2 ] || fail "a new record ends with $code"
+	grep -qi 'lockdown' /tmp/err || fail "the reader does not say that it is lockdown: $(cat /tmp/err)"
+	[ "$(grep -c . /tmp/err)" = 1 ] || fail "not one line: $(cat /tmp/err)"
+	[ ! -e /tmp/no.blkr ] || fail "a refused record left a file"
 fi
-code=0
-$BLKRELAY record -o /tmp/no.blkr -d /dev/mine >/tmp/out 2>/tmp/err || code=$?
-cat /tmp/err
-[ $code = 2 ] || fail "a new record ends with $code"
-grep -qi 'lockdown' /tmp/err || fail "the reader does not say that it is lockdown: $(cat /tmp/err)"
-[ "$(grep -c . /tmp/err)" = 1 ] || fail "not one line: $(cat /tmp/err)"
-[ ! -e /tmp/no.blkr ] || fail "a refused record left a file"
 unloaded
 if insmod $MODULE 2>/tmp/err; then
 	fail "an unsigned module was loaded under lockdown"

@@ -13,9 +13,11 @@ set -e
 scsi=/sys/bus/pseudo/drivers/scsi_debug/add_host
 COUNT=800
 
-# use DISK: reads until it fails, which it does when the disk goes; not more than that
+# use DISK: reads until it is gone, which the last read notices
 use() {
-	while blkrelay-guest io --dev "/dev/$1" --direct --count 4000 --size 512 --batch 4 2>/dev/null; do :; done &
+	while [ -e "/sys/block/$1" ]; do
+		blkrelay-guest io --dev "/dev/$1" --direct --count 4000 --size 512 --batch 4 2>/dev/null || usleep 20000
+	done &
 	USING=$!
 }
 
