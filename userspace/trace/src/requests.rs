@@ -18,7 +18,7 @@
 //! not end at all makes way: see [`CROWD`].
 
 use crate::event::{Comm, Dev, Event, Gap, Item};
-use crate::op::Opf;
+use crate::op::{Op, Opf};
 use blkrelay_format::Action;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
@@ -176,6 +176,7 @@ pub struct Counts {
 #[derive(Clone, Copy, Debug)]
 struct Issued {
     ns: u64,
+    sector: Option<u64>,
     epoch: u32,
     /// Of a stacked device's request: its bios are not queued here.
     clone: bool,
@@ -633,6 +634,7 @@ impl Tracker {
         let key = (event.queue, event.id);
         let issued = Issued {
             ns: event.ns,
+            sector: event.sector,
             epoch: event.epoch,
             clone: self.clones.remove(&key),
             bytes: event.bytes,
@@ -650,9 +652,14 @@ impl Tracker {
         let mut issue_ns = None;
         let mut clone = false;
         let mut over = true;
+        let mut sector = event.sector;
         if let Some(issued) = self.issued.get_mut(&key) {
             issue_ns = Some(issued.ns);
             clone = issued.clone;
+            if event.opf.is(Op::ZoneAppend) {
+                // Only the drive knew where it would go: its bio was queued for the start of the zone.
+                sector = issued.sector;
+            }
             issued.done = issued.done.saturating_add(event.bytes);
             if issued.errno == 0 {
                 issued.errno = event.errno();
@@ -683,7 +690,7 @@ impl Tracker {
             self.counts.no_issue += 1;
         }
         if !clone && !event.opf.is_passthrough() {
-            match event.sector {
+            match sector {
                 Some(sector) if event.bytes > 0 => self.complete_range(event, sector, issue_ns),
                 _ => self.complete_no_data(event, issue_ns),
             }

@@ -508,3 +508,18 @@ fn a_clone_has_no_bios_of_its_own() {
     assert_eq!((requests.len(), ios.len()), (1, 0));
     assert_eq!(counts, Counts::default());
 }
+
+/// It is queued for the start of the zone (2048), and complete where the drive has put it.
+#[test]
+fn a_zone_append_completes_elsewhere() {
+    let append = 7;
+    let mut records = submit(100, 2048, 4096, append, 1, 5).to_vec();
+    records.extend(submit(120, 2048, 4096, append, 2, 6));
+    records.push(complete(150, 2064, 4096, append, 6, 2));
+    records.push(complete(160, 2072, 4096, append, 5, 1));
+    let (requests, ios, counts) = track(&records);
+    assert_eq!(requests.len(), 2);
+    let times: Vec<_> = ios.iter().map(|io| (io.queue_ns, io.complete_ns)).collect();
+    assert_eq!(times, [(1120, 1150), (1100, 1160)]);
+    assert_eq!(counts, Counts::default());
+}
