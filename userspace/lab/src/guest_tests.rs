@@ -165,6 +165,36 @@ const GUESTS: &[Guest] = &[
         seconds: 300,
     },
     Guest {
+        name: "errors, tag waits, accounting, request remaps and zones, against ftrace on the debug kernel",
+        job: include_str!("../../../qemu/tests/events.sh"),
+        flavor: Flavor::Debug,
+        mode: Mode::Emulated,
+        disks: no_disks,
+        append: &["null_blk.nr_devices=0"],
+        check: results,
+        seconds: 180,
+    },
+    Guest {
+        name: "filters, and replacing them under load, on the debug kernel",
+        job: include_str!("../../../qemu/tests/filter.sh"),
+        flavor: Flavor::Debug,
+        mode: Mode::Emulated,
+        disks: no_disks,
+        append: &["null_blk.nr_devices=0"],
+        check: results,
+        seconds: 400,
+    },
+    Guest {
+        name: "the flight recorder, on the debug kernel",
+        job: include_str!("../../../qemu/tests/flight.sh"),
+        flavor: Flavor::Debug,
+        mode: Mode::Emulated,
+        disks: no_disks,
+        append: &["null_blk.nr_devices=0"],
+        check: results,
+        seconds: 200,
+    },
+    Guest {
         name: "load, start, kill, unload under load on the debug kernel",
         job: include_str!("../../../qemu/tests/loop.sh"),
         flavor: Flavor::Debug,
@@ -246,6 +276,7 @@ pub(crate) fn boot_job(job: &Job, dir: &Path) -> Result<Outcome> {
         "/usr/sbin/blktrace",
         "/usr/sbin/mke2fs",
         "/usr/sbin/dmsetup",
+        "/usr/sbin/blkzone",
     ] {
         b.add_program(program)?;
     }

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The agent inside the guest: what a shell script cannot do there.
 
-use anyhow::{Context, Result};
+use anyhow::{bail, Context, Result};
 use blkrelay_lab::clock::Clock;
 use blkrelay_lab::{agent, compare, fault, fuzz, setup2, spin};
+use blkrelay_trace::Item;
 use clap::{Parser, Subcommand};
 use nix::unistd::{setgid, setuid};
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -100,6 +102,9 @@ enum Command {
         #[arg(required = true)]
         devices: Vec<PathBuf>,
     },
+    /// Prints what each CPU recorded in each configuration epoch: CPU EPOCH EVENTS, then the devices and the
+    /// operations.
+    Epochs { trace: PathBuf },
     /// Runs a command as another user; exits with its status.
     As {
         uid: u32,
@@ -189,6 +194,7 @@ fn run(command: Command) -> Result<ExitCode> {
             }
             println!("{} events", spin::once(&trace, &numbers, count, others)?);
         }
+        Command::Epochs { trace } => epochs(&trace)?,
         Command::As { uid, command } => {
             setgid(uid.into())?;
             setuid(uid.into())?;
@@ -200,4 +206,26 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Io(io) => agent::io(&io)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn epochs(path: &Path) -> Result<()> {
+    let mut epochs: BTreeMap<(u32, u32), (u64, BTreeSet<String>)> = BTreeMap::new();
+    for item in blkrelay_trace::open(path)?.events() {
+        let Item::Event(event) = item else {
+            bail!("{}: events are lost", path.display());
+        };
+        let dev = event.dev.unwrap_or_default();
+        let (events, seen) = epochs.entry((event.cpu, event.epoch)).or_default();
+        *events += 1;
+        seen.insert(format!("dev={}:{}", dev.major, dev.minor));
+        // Nothing else says what the operation of an event of a queue is.
+        if event.sector.is_some() {
+            seen.insert(format!("op={}", event.opf.0 & 0xff));
+        }
+    }
+    for ((cpu, epoch), (events, seen)) in epochs {
+        let seen: Vec<String> = seen.into_iter().collect();
+        println!("{cpu} {epoch} {events} {}", seen.join(" "));
+    }
+    Ok(())
 }
