@@ -86,11 +86,11 @@ pub struct Record {
     /// Go on after each freeze, and write FILE.1, FILE.2 … (a number before the extension)
     #[arg(long, requires = "flight")]
     pub rearm: bool,
-    #[command(flatten)]
-    pub filter: Words,
     /// Trace while this runs, then stop
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+    #[command(flatten)]
+    pub filter: Words,
 }
 
 /// `blkrelay dump`

@@ -222,6 +222,8 @@ impl Chosen {
 pub struct Selected<'a> {
     events: Events<'a>,
     filter: Filter,
+    /// Nothing is asked, so nothing has to be.
+    all: bool,
     chosen: Option<Chosen>,
     /// CLOCK_MONOTONIC of the trace's first event, ns.
     first: Option<u64>,
@@ -233,6 +235,7 @@ impl<'a> Selected<'a> {
             events: source.events(),
             chosen: filter.asks_for_ios().then(|| Chosen::of(source, filter)),
             filter: filter.clone(),
+            all: *filter == Filter::default(),
             first: None,
         }
     }
@@ -273,6 +276,9 @@ impl Iterator for Selected<'_> {
     fn next(&mut self) -> Option<Item> {
         loop {
             let item = self.events.next()?;
+            if self.all {
+                return Some(item);
+            }
             let passes = match &item {
                 Item::Event(event) => self.event(event),
                 Item::Gap(gap) => self.gap(gap),
