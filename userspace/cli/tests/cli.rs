@@ -415,7 +415,7 @@ fn a_flight_recorders_file() {
         .assert()
         .success()
         .stdout(contains(stop).and(contains("lost: 0 events\n")));
-    let last = "# CPU 0 stopped at 0.000008850, 350 ns after an I/O that took 6.00 us on CPU 0\n";
+    let last = "# CPU 0 stopped at 0.000008850, 0.350 us after an I/O that took 6.00 us on CPU 0\n";
     blkrelay(&["dump", path])
         .assert()
         .success()

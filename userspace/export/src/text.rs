@@ -277,7 +277,7 @@ impl<W: Write> Text<W> {
         }
     }
 
-    /// Writes a flight recorder's stop as a comment: `# CPU 1 stopped at 1.000000123, 2.35 us after …`.
+    /// Writes a flight recorder's stop as a comment: `# CPU 1 stopped at 1.000000123, 2.345 us after …`.
     ///
     /// # Errors
     ///
@@ -286,11 +286,12 @@ impl<W: Write> Text<W> {
         let ns = stop.ends_ns().saturating_sub(self.genesis.unwrap_or(0));
         writeln!(
             self.out,
-            "# CPU {} stopped at {}.{:09}, {} after {} on CPU {}",
+            "# CPU {} stopped at {}.{:09}, {}.{:03} us after {} on CPU {}",
             stop.cpu,
             ns / 1_000_000_000,
             ns % 1_000_000_000,
-            blkrelay_trace::time(stop.lag_ns),
+            stop.lag_ns / 1000,
+            stop.lag_ns % 1000,
             stop.cause,
             stop.trigger_cpu
         )

@@ -324,7 +324,8 @@ fn a_q_shows_its_details() {
     for stop in source.stops() {
         output.stop(&stop).unwrap();
     }
-    let stop = "# CPU 0 stopped at 0.000002500, 2.50 us after a freeze written to control on CPU 2";
+    let stop =
+        "# CPU 0 stopped at 0.000002500, 2.500 us after a freeze written to control on CPU 2";
     assert_eq!(String::from_utf8(text).unwrap().lines().last(), Some(stop));
 }
 
