@@ -209,7 +209,37 @@ struct State {
     directory: Option<Directory>,
     trace: Option<Trace>,
     /// Why the last command was refused; empty if it was not.
-    error: Text,
+    error: Reason,
+}
+
+/// A reason that needs no memory: that may be what it is about. What does not fit is cut off.
+struct Reason {
+    text: [u8; 512],
+    length: usize,
+}
+
+impl Reason {
+    const fn none() -> Self {
+        Self {
+            text: [0; 512],
+            length: 0,
+        }
+    }
+
+    fn as_str(&self) -> &str {
+        text(self.text.get(..self.length).unwrap_or(&[]))
+    }
+}
+
+impl fmt::Write for Reason {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        // What is written is ASCII, so a byte is a character.
+        for (slot, byte) in self.text.iter_mut().skip(self.length).zip(s.bytes()) {
+            *slot = byte;
+            self.length = self.length.wrapping_add(1);
+        }
+        Ok(())
+    }
 }
 
 kernel::sync::global_lock! {
@@ -219,7 +249,7 @@ kernel::sync::global_lock! {
         events: Events::none(),
         directory: None,
         trace: None,
-        error: Text(KVec::new()),
+        error: Reason::none(),
     };
 }
 
@@ -269,7 +299,6 @@ impl Drop for Files {
         let (trace, directory) = {
             let mut state = STATE.lock();
 
-            state.error = Text(KVec::new());
             (state.trace.take(), state.directory.take())
         };
 
@@ -287,6 +316,7 @@ impl Drop for Files {
 
 /// Why a command was refused: what, where, and what to do.
 enum Refusal<'a> {
+    Unread(Error),
     Syntax(config::Error<'a>),
     Running(u32),
     NotRunning(&'static str),
@@ -333,6 +363,7 @@ impl From<Error> for Refusal<'_> {
 impl Refusal<'_> {
     fn errno(&self) -> Error {
         match self {
+            Self::Unread(e) => *e,
             Self::Syntax(e) if e.is_range() => ERANGE,
             Self::Syntax(_) => EINVAL,
             Self::Running(_) | Self::StillRead(_) => EBUSY,
@@ -351,6 +382,11 @@ impl Refusal<'_> {
 impl fmt::Display for Refusal<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Unread(error) => write!(
+                f,
+                "the command could not be read: error {}; try again",
+                error.to_errno()
+            ),
             Self::Syntax(error) => write!(f, "{error}"),
             Self::Running(pid) => {
                 write!(f, "a trace is running, started by pid {pid}; stop it first")
@@ -715,7 +751,7 @@ impl State {
         let hold = trace.is_some_and(|t| t.holder.is_some());
         writeln!(out, "owner={owner}")?;
         writeln!(out, "hold={}", u8::from(hold))?;
-        writeln!(out, "error={}", text(&self.error.0))?;
+        writeln!(out, "error={}", self.error.as_str())?;
         if let Some(trace) = trace {
             for c in trace.channel.counters() {
                 writeln!(
@@ -843,14 +879,17 @@ unsafe extern "C" fn control_write(
         // One byte more than allowed is enough to see that it is too long.
         let wanted = length.min(config::MAX_COMMAND.wrapping_add(1));
         let mut text = KVec::new();
-
-        UserSlice::new(UserPtr::from_ptr(buffer.cast_mut().cast()), wanted)
-            .read_all(&mut text, GFP_KERNEL)?;
+        let read = UserSlice::new(UserPtr::from_ptr(buffer.cast_mut().cast()), wanted)
+            .read_all(&mut text, GFP_KERNEL);
 
         let mut state = STATE.lock();
-        let mut reason = Text(KVec::new());
-        let result = state.execute(&text, file as usize).map_err(|refusal| {
-            // Out of memory: the errno must do.
+        let mut reason = Reason::none();
+        let result = match read {
+            Ok(()) => state.execute(&text, file as usize),
+            Err(error) => Err(Refusal::Unread(error)),
+        };
+        let result = result.map_err(|refusal| {
+            // It takes whatever is written.
             let _ = fmt::Write::write_fmt(&mut reason, format_args!("{refusal}"));
             refusal.errno()
         });
