@@ -22,3 +22,17 @@ use kernel::{
 };
 
 include!(concat!(env!("MOD_OUT_DIR"), "/abi_generated.rs"));
+
+/// Compares functions that the shim calls with their declarations in `shim.h`: they have one type, or this
+/// does not compile.
+macro_rules! declared {
+    ($($function:ident),+ $(,)?) => {
+        $(const _: () = {
+            if true {
+                $crate::abi::$function
+            } else {
+                $function
+            };
+        };)+
+    };
+}

@@ -11,6 +11,7 @@
 //! This file holds the module's parameters and the order of start-up and tear-down. A module that
 //! is loaded and not started has no probe registered.
 
+#[macro_use]
 mod abi;
 mod channel;
 mod clock;

@@ -686,13 +686,7 @@ unsafe extern "C" fn blkrelay_cpu_prepare(cpu: u32) {
     }
 }
 
-const _: () = {
-    if true {
-        abi::blkrelay_cpu_prepare
-    } else {
-        blkrelay_cpu_prepare
-    };
-};
+declared!(blkrelay_cpu_prepare);
 
 struct Callbacks(abi::rchan_callbacks);
 

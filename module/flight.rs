@@ -391,25 +391,4 @@ unsafe extern "C" fn blkrelay_freeze() {
     }
 }
 
-// They are what `shim.h` declares, or this does not compile.
-const _: () = {
-    if true {
-        abi::blkrelay_watch
-    } else {
-        blkrelay_watch
-    };
-};
-const _: () = {
-    if true {
-        abi::blkrelay_stop_here
-    } else {
-        blkrelay_stop_here
-    };
-};
-const _: () = {
-    if true {
-        abi::blkrelay_freeze
-    } else {
-        blkrelay_freeze
-    };
-};
+declared!(blkrelay_watch, blkrelay_stop_here, blkrelay_freeze);

@@ -46,7 +46,8 @@ struct Row {
 }
 
 /// Declares the probes' table, and compares each probe with its declaration in `shim.h`, which the
-/// shim in its turn compares with the tracepoint.
+/// shim in its turn compares with the tracepoint. That a row's two probes are of one tracepoint is in
+/// their declarations.
 macro_rules! probes {
     ($($tracepoint:literal, $name:literal, $default:literal, $probe:ident, $detailed:ident;)+) => {
         const ROWS: &[Row] = &[$(Row {
@@ -57,16 +58,7 @@ macro_rules! probes {
             detailed: $detailed as *mut c_void,
         }),+];
 
-        // The arms have one type, or this does not compile.
-        $(const _: () = {
-            if true {
-                abi::$probe
-            } else if true {
-                $detailed
-            } else {
-                $probe
-            };
-        };)+
+        declared!($($probe, $detailed),+);
     };
 }
 

@@ -567,18 +567,4 @@ unsafe extern "C" fn blkrelay_emit_slow(
     }
 }
 
-// They are what `shim.h` declares, or this does not compile.
-const _: () = {
-    if true {
-        abi::blkrelay_pass
-    } else {
-        blkrelay_pass
-    };
-};
-const _: () = {
-    if true {
-        abi::blkrelay_emit_slow
-    } else {
-        blkrelay_emit_slow
-    };
-};
+declared!(blkrelay_pass, blkrelay_emit_slow);
