@@ -20,6 +20,11 @@ rnd() {
 	RND=$(((SEED >> 8) % $1))
 }
 
+# cpu_lines: what the status file says of the CPUs, if there are any
+cpu_lines() {
+	grep '^cpu=' $DIR/status || true
+}
+
 # total: events and losses of all CPUs, from the status file
 total() {
 	awk '/^cpu=/ { for (i = 1; i <= NF; i++) if (split($i, a, "=") == 2 && (a[1] == "events" || a[1] == "lost")) n += a[2] }
@@ -104,7 +109,7 @@ works() {
 
 # counts_nothing: no probe is left that counts
 counts_nothing() {
-	before=$(grep '^cpu=' $DIR/status)
+	before=$(cpu_lines)
 	blkrelay-guest io --dev /dev/mine --direct --count 25 || fail "io"
-	[ "$before" = "$(grep '^cpu=' $DIR/status)" ] || fail "a probe is left: $before, and then $(grep '^cpu=' $DIR/status)"
+	[ "$before" = "$(cpu_lines)" ] || fail "a probe is left: $before, and then $(cpu_lines)"
 }

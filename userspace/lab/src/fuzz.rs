@@ -132,10 +132,10 @@ impl Generator {
     fn command(&mut self) -> String {
         // A start costs a thousand times what a refusal does; most commands find a trace running.
         let verb = match self.below(1000) {
-            0..3 => "start",
-            3 => "stop",
-            4..7 => self.one_of(&["freeze", "arm"]),
-            7..300 => "flush",
+            0..10 => "start",
+            10 => "stop",
+            11..15 => self.one_of(&["freeze", "arm"]),
+            15..300 => "flush",
             _ => "filter",
         };
         let mut text = verb.to_owned();
