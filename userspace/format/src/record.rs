@@ -444,9 +444,21 @@ impl<'a> Slots<'a> {
         Some(Err(error))
     }
 
+    /// What is not an event known here.
     #[cold]
-    fn side(&mut self, record: &Record) -> Option<Result<Slot, Error>> {
+    #[inline(never)]
+    fn other(&mut self, record: &Record) -> Option<Result<Slot, Error>> {
         let code = record.code();
+        if code == 0 {
+            return self.fail(Error::UnknownAction {
+                slot: self.slot,
+                action: code,
+            });
+        }
+        if u32::from(code) < abi::BLKRELAY_SIDE {
+            self.advance(1);
+            return Some(Ok(Slot::UnknownEvent(*record)));
+        }
         let left = self.bytes.len() / SLOT;
         let slots = (record.who & abi::BLKRELAY_SLOTS_MASK) as usize;
         if slots == 0 || slots > left {
@@ -494,16 +506,6 @@ impl Iterator for Slots<'_> {
             self.slot += 1;
             return Some(Ok(Slot::Event(action, record)));
         }
-        if u32::from(code) >= abi::BLKRELAY_SIDE {
-            return self.side(&record);
-        }
-        if code != 0 {
-            self.advance(1);
-            return Some(Ok(Slot::UnknownEvent(record)));
-        }
-        self.fail(Error::UnknownAction {
-            slot: self.slot,
-            action: code,
-        })
+        self.other(&record)
     }
 }

@@ -6,7 +6,7 @@ use crate::event::{Comm, Detail, Dev, Event, Gap, GapKind, Item};
 use crate::merge::{Merge, Stream};
 use crate::op::Opf;
 use crate::source::{CpuStream, Source};
-use blkrelay_format::{c_bytes, printable, Action, Device, Slot, Slots, Task};
+use blkrelay_format::{c_bytes, printable, Action, Device, Record, Slot, Slots, Task};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 
@@ -54,7 +54,7 @@ fn last_event(bytes: &[u8], stream: &CpuStream) -> Option<u64> {
     times.last()
 }
 
-/// One CPU's stream. Holds the next item, complete but for CLOCK_MONOTONIC, which is the merge's.
+/// One CPU's stream. Holds what the next item is made of; CLOCK_MONOTONIC is the merge's to add.
 #[derive(Debug)]
 struct Cursor<'a> {
     bytes: &'a [u8],
@@ -81,8 +81,10 @@ struct Cursor<'a> {
     news: FxHashSet<DeviceInfo>,
     /// Events of codes that are not known here.
     unknown: u64,
-    /// Items that come before those still in the slots.
-    ready: VecDeque<Item>,
+    /// Gaps that come before the record.
+    ready: VecDeque<Gap>,
+    /// The next event's. What belongs to it is still in the slots: an event is large, and made where it goes to.
+    record: Option<(Action, Record)>,
     /// First anchor and last instant known of the whole trace, where a gap has no better bounds.
     bounds: (u64, u64),
     ended: bool,
@@ -107,6 +109,7 @@ impl<'a> Cursor<'a> {
             news: FxHashSet::default(),
             unknown: 0,
             ready: VecDeque::with_capacity(4),
+            record: None,
             bounds,
             ended: false,
         };
@@ -118,7 +121,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn gap(&mut self, kind: GapKind, events: u64, from: u64, to: u64) {
-        self.ready.push_back(Item::Gap(Gap {
+        self.ready.push_back(Gap {
             cpu: self.stream.cpu,
             kind,
             events,
@@ -126,7 +129,7 @@ impl<'a> Cursor<'a> {
             to: to.max(from),
             from_ns: 0,
             to_ns: 0,
-        }));
+        });
     }
 
     /// Gaps between what was read so far and a place where the CPU had written `events` and lost `lost`.
@@ -240,10 +243,10 @@ impl<'a> Cursor<'a> {
         (self.task.1, self.task.2)
     }
 
-    /// Sees to it that an item is ready, unless the stream has ended.
+    /// Sees to it that a gap or a record is ready, unless the stream has ended.
     #[inline]
     fn fill(&mut self) {
-        while self.ready.is_empty() {
+        while self.record.is_none() && self.ready.is_empty() {
             let Some(Ok(slot)) = self.slots.next() else {
                 // At a bad slot nothing tells where the next one begins: the rest of the piece is a gap.
                 self.slots = Slots::new(&[]);
@@ -254,63 +257,71 @@ impl<'a> Cursor<'a> {
             };
             match slot {
                 Slot::Event(action, record) => {
-                    let complete = action.is_completion();
-                    let queue = record.queue();
-                    let pid = (!complete).then(|| record.pid());
-                    let (comm, tgid) = pid.map_or_else(Default::default, |pid| self.task(pid));
-                    let (mut from, mut detail) = (None, None);
-                    if action == Action::Queue {
-                        detail = self.slots.take_detail();
-                    } else if action.is_remap() {
-                        from = self.slots.take_from();
-                    }
-                    let (dev, diskseq) = self.device(queue);
-                    self.seq = self.seq.saturating_add(1);
-                    self.taken += 1;
-                    self.latest = Some(record.time);
-                    let event = Event {
-                        time: record.time,
-                        ns: 0,
-                        cpu: self.stream.cpu,
-                        seq: self.seq,
-                        action,
-                        epoch: self.epoch,
-                        queue,
-                        dev,
-                        diskseq,
-                        sector: record.sector(),
-                        bytes: record.bytes,
-                        opf: Opf(record.opf),
-                        id: record.id,
-                        pid,
-                        tgid,
-                        comm,
-                        status: if complete { record.status() } else { 0 },
-                        head: if complete { record.head() } else { 0 },
-                        from: from.map(|from| {
-                            let (major, minor) = (from.major(), from.minor());
-                            (Dev { major, minor }, from.sector)
-                        }),
-                        detail: detail.map(|detail| Detail {
-                            cgroup: detail.cgroup,
-                            flags: detail.flags,
-                            ioprio: detail.ioprio,
-                            write_hint: detail.write_hint,
-                            partno: detail.partno,
-                        }),
-                    };
-                    self.ready.push_back(Item::Event(event));
+                    self.count(&record);
+                    self.record = Some((action, record));
+                }
+                Slot::UnknownEvent(record) => {
+                    self.count(&record);
+                    self.unknown += 1;
                 }
                 Slot::Task(task) => self.learn_task(&task),
                 Slot::Device(device) => self.learn_device(&device),
-                Slot::UnknownEvent(record) => {
-                    self.seq = self.seq.saturating_add(1);
-                    self.taken += 1;
-                    self.latest = Some(record.time);
-                    self.unknown += 1;
-                }
                 Slot::From(_) | Slot::Detail(_) | Slot::Stop(_) | Slot::Unknown { .. } => {}
             }
+        }
+    }
+
+    #[inline]
+    fn count(&mut self, record: &Record) {
+        self.seq = self.seq.saturating_add(1);
+        self.taken += 1;
+        self.latest = Some(record.time);
+    }
+
+    /// The event of the record that was read last.
+    #[inline]
+    fn event(&mut self, action: Action, record: &Record) -> Event {
+        let complete = action.is_completion();
+        let queue = record.queue();
+        let pid = (!complete).then(|| record.pid());
+        let (comm, tgid) = pid.map_or_else(Default::default, |pid| self.task(pid));
+        let (mut from, mut detail) = (None, None);
+        if action == Action::Queue {
+            detail = self.slots.take_detail();
+        } else if action.is_remap() {
+            from = self.slots.take_from();
+        }
+        let (dev, diskseq) = self.device(queue);
+        Event {
+            time: record.time,
+            ns: 0,
+            cpu: self.stream.cpu,
+            seq: self.seq,
+            action,
+            epoch: self.epoch,
+            queue,
+            dev,
+            diskseq,
+            sector: record.sector(),
+            bytes: record.bytes,
+            opf: Opf(record.opf),
+            id: record.id,
+            pid,
+            tgid,
+            comm,
+            status: if complete { record.status() } else { 0 },
+            head: if complete { record.head() } else { 0 },
+            from: from.map(|from| {
+                let (major, minor) = (from.major(), from.minor());
+                (Dev { major, minor }, from.sector)
+            }),
+            detail: detail.map(|detail| Detail {
+                cgroup: detail.cgroup,
+                flags: detail.flags,
+                ioprio: detail.ioprio,
+                write_hint: detail.write_hint,
+                partno: detail.partno,
+            }),
         }
     }
 }
@@ -320,17 +331,22 @@ impl Stream for Cursor<'_> {
 
     #[inline]
     fn time(&self) -> Option<u64> {
-        Some(match self.ready.front()? {
-            Item::Event(event) => event.time,
-            Item::Gap(gap) => gap.from,
-        })
+        match self.ready.front() {
+            Some(gap) => Some(gap.from),
+            None => self.record.as_ref().map(|(_, record)| record.time),
+        }
     }
 
     #[inline]
     fn next(&mut self) -> Option<Item> {
-        let item = self.ready.pop_front();
+        if let Some(gap) = self.ready.pop_front() {
+            self.fill();
+            return Some(Item::Gap(gap));
+        }
+        let (action, record) = self.record.take()?;
+        let event = self.event(action, &record);
         self.fill();
-        item
+        Some(Item::Event(event))
     }
 }
 

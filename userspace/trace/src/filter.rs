@@ -273,12 +273,13 @@ impl<'a> Selected<'a> {
 impl Iterator for Selected<'_> {
     type Item = Item;
 
+    #[inline]
     fn next(&mut self) -> Option<Item> {
+        if self.all {
+            return self.events.next();
+        }
         loop {
             let item = self.events.next()?;
-            if self.all {
-                return Some(item);
-            }
             let passes = match &item {
                 Item::Event(event) => self.event(event),
                 Item::Gap(gap) => self.gap(gap),

@@ -59,8 +59,8 @@ struct Cpu {
     last: Option<Header>,
     /// Time of its latest event.
     latest: u64,
-    /// The latest event.
-    event: Option<Record>,
+    /// The last word of the latest event; 0 if there is none.
+    who: u32,
     /// The flight recorder has stopped, in the epoch of the latest sub-buffer.
     stopped: bool,
     /// Events before the oldest sub-buffer that a flight recorder kept.
@@ -390,10 +390,12 @@ fn check_stop(
     if !(abi::BLKRELAY_CAUSE_CONTROL..=abi::BLKRELAY_CAUSE_SLOW).contains(&cause) {
         found.push(format!("stopped for no cause known: {cause}"));
     } else if cause != abi::BLKRELAY_CAUSE_CONTROL && u32::from(stop.trigger_cpu()) == header.cpu {
-        let status = match state.event.as_ref().map(|event| (event.action(), event)) {
-            Some((Some(Action::Complete | Action::BioComplete), event)) => {
-                Some(u64::from(event.status()))
-            }
+        let event = Record {
+            who: state.who,
+            ..Record::default()
+        };
+        let status = match event.action() {
+            Some(Action::Complete | Action::BioComplete) => Some(u64::from(event.status())),
             _ => None,
         };
         if status.is_none() || cause == abi::BLKRELAY_CAUSE_ERROR && status != Some(stop.value) {
@@ -438,7 +440,7 @@ fn check_slots(
                 unknown += 1;
                 back += u32::from(record.time < state.latest);
                 state.latest = record.time;
-                state.event = Some(record);
+                state.who = record.who;
             }
             Ok(Slot::Event(action, record)) => {
                 if events == 0 && header.anchor_ok() && record.time < header.anchor {
@@ -449,7 +451,7 @@ fn check_slots(
                     back += 1;
                 }
                 state.latest = record.time;
-                state.event = Some(record);
+                state.who = record.who;
                 if !queues.contains(&u32::from(record.queue())) {
                     unnamed_queues.insert(record.queue());
                 }
