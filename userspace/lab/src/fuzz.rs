@@ -132,10 +132,10 @@ impl Generator {
     fn command(&mut self) -> String {
         // A start costs a thousand times what a refusal does; most commands find a trace running.
         let verb = match self.below(1000) {
-            0..10 => "start",
-            10 => "stop",
-            11..15 => self.one_of(&["freeze", "arm"]),
-            15..300 => "flush",
+            0..100 => "start",
+            100..120 => "stop",
+            120..140 => self.one_of(&["freeze", "arm"]),
+            140..500 => "flush",
             _ => "filter",
         };
         let mut text = verb.to_owned();
@@ -195,10 +195,11 @@ impl Generator {
     }
 
     fn text(&mut self) -> Vec<u8> {
-        match self.below(8) {
-            0 => self.bytes(),
-            1 | 2 => self.command().into_bytes(),
-            3 | 4 => self.salad().into_bytes(),
+        // What is obeyed waits for grace periods: of a million writes some ten thousand are enough.
+        match self.below(64) {
+            0..16 => self.bytes(),
+            16 => self.command().into_bytes(),
+            17..52 => self.salad().into_bytes(),
             _ => self.mutated(),
         }
     }
