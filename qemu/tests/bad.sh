@@ -127,7 +127,7 @@ mkdir -p /tmp/small
 mount -t tmpfs -o size=96k tmpfs /tmp/small
 code=0
 $BLKRELAY record -d /dev/one -o /tmp/small/x.blkr --subbuf-size 4096 \
-	-- blkrelay-guest io --dev /dev/one --direct --count 5000 2>/tmp/err || code=$?
+	--everything -- blkrelay-guest io --dev /dev/one --direct --count 5000 2>/tmp/err || code=$?
 [ $code != 0 ] || fail "a full disk went unnoticed"
 grep -q 'could not be written' /tmp/err || fail "a full disk is not said: $(cat /tmp/err)"
 $BLKRELAY dump /tmp/small/x.blkr >/tmp/out 2>/tmp/err
@@ -136,16 +136,16 @@ umount /tmp/small
 checks=$((checks + 3))
 
 # COMMAND's own status, and one that is not there.
-$BLKRELAY record -d /dev/one -o /tmp/status.blkr -- sh -c 'exit 7' 2>/tmp/err
+$BLKRELAY record -d /dev/one -o /tmp/status.blkr --everything -- sh -c 'exit 7' 2>/tmp/err
 [ $? = 7 ] || fail "the command's status is lost"
-refused 2 'nosuchcommand' $record -d /dev/one -- nosuchcommand
+refused 2 'nosuchcommand' $record -d /dev/one --everything -- nosuchcommand
 checks=$((checks + 1))
 
 # A trace on the disk that is traced: done, with a warning.
 null_disk store memory_backed=1 size=32
 /usr/sbin/mke2fs -q -F -t ext4 /dev/store
 mount -t ext4 /dev/store /mnt
-$BLKRELAY record -d /dev/store -o /mnt/x.blkr -- true 2>/tmp/err || fail "on the traced disk: $(cat /tmp/err)"
+$BLKRELAY record -d /dev/store -o /mnt/x.blkr --everything -- true 2>/tmp/err || fail "on the traced disk: $(cat /tmp/err)"
 grep -q 'warning: /mnt/x.blkr lies on store' /tmp/err || fail "no warning: $(cat /tmp/err)"
 umount /mnt
 checks=$((checks + 1))

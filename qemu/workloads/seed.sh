@@ -51,7 +51,7 @@ fi
 insmod /lab/blkrelay.ko
 status=0
 /lab/blkrelay record -d /dev/disk0 -d /dev/disk1 -d /dev/disk2 -d /dev/disk3 \
-	-o /out/trace.blkr -- sh "$0" run >/out/record.txt 2>&1 || status=$?
+	--everything -o /out/trace.blkr -- sh "$0" run >/out/record.txt 2>&1 || status=$?
 cat /out/record.txt
 rmmod blkrelay
 exit $status
