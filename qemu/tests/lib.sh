@@ -75,6 +75,11 @@ ftrace_stop() {
 	done
 }
 
+# asleep PID: no thread of this process runs
+asleep() {
+	! cat /proc/"$1"/task/*/stat | sed 's/.*) //' | grep -qv '^S'
+}
+
 # blktrace_start DIRECTORY DEVICE...
 blktrace_start() {
 	out=$1
@@ -85,9 +90,10 @@ blktrace_start() {
 	# shellcheck disable=SC2086 # a list of options
 	/usr/sbin/blktrace $options -b 512 -n 16 -D "$out" >"$out/log" 2>&1 &
 	BLKTRACE=$!
-	# The kernel's first record is the time of the start; devices are started in the order given.
 	last=$(readlink -f "$device")
-	wait_for "cat $out/${last##*/}.blktrace.* 2>/dev/null | grep -q ."
+	last=${last##*/}
+	# Nothing tells that it is started but this: it is set up, and all its threads wait for data.
+	wait_for "[ -e $DEBUGFS/block/$last/trace0 ] && asleep $BLKTRACE && usleep 50000 && asleep $BLKTRACE"
 }
 
 blktrace_stop() {
