@@ -79,6 +79,13 @@ pub(crate) struct Shared {
     pub(crate) ended: Atomic<bool>,
 }
 
+// SAFETY: All of it is plain data or locks for itself: the queues and the flight recorder are atomics,
+// and the directory is handed to debugfs only.
+unsafe impl Send for Shared {}
+
+// SAFETY: As above.
+unsafe impl Sync for Shared {}
+
 impl Shared {
     /// The flight recorder, if it is one.
     pub(crate) fn flight(&self) -> Option<&Flight> {
@@ -133,25 +140,47 @@ pub(crate) fn possible_cpus() -> impl Iterator<Item = u32> {
     (0..ids).filter(|&cpu| unsafe { abi::blkrelay_cpu_possible(cpu) })
 }
 
-/// Calls `function` on a CPU, or on any, with interrupts off there, and waits until it has returned.
-/// Returns false if that CPU is offline.
-pub(crate) fn on_cpu(
+/// Calls `function` on a CPU, with interrupts off there, and waits until it has returned. Returns false
+/// if that CPU is offline.
+///
+/// # Safety
+///
+/// `function` may run in an interrupt, and takes a null pointer.
+pub(crate) unsafe fn on_cpu(
     _cpus: &CpusReadLock,
-    cpu: Option<u32>,
+    cpu: u32,
     function: unsafe extern "C" fn(*mut c_void),
 ) -> bool {
-    // SAFETY: A plain read.
-    let cpu = cpu.unwrap_or_else(|| unsafe { bindings::raw_smp_processor_id() } as u32);
-
-    // SAFETY: A plain read; with the lock held it stays true.
+    // SAFETY: Reads the mask of CPUs; with the lock held what it says of this one stays true.
     if !unsafe { abi::blkrelay_cpu_online(cpu) } {
         return false;
     }
-    // SAFETY: The functions that this is called with are made to be called so.
+    // SAFETY: By the contract. It waits, so nothing of it is left when this returns.
     to_result(unsafe {
         bindings::smp_call_function_single(cpu as i32, Some(function), null_mut(), true)
     })
     .is_ok()
+}
+
+/// For each CPU's stream: `online` on the CPU itself, `offline` for it if it is offline.
+///
+/// # Safety
+///
+/// As [`on_cpu`].
+pub(crate) unsafe fn on_each_cpu(
+    shared: &Shared,
+    online: unsafe extern "C" fn(*mut c_void),
+    mut offline: impl FnMut(Stream<'_>),
+) {
+    let cpus = CpusReadLock::new();
+
+    for cpu in possible_cpus() {
+        // SAFETY: By the contract.
+        if !unsafe { on_cpu(&cpus, cpu, online) } {
+            // SAFETY: An offline CPU runs no probe, and with the lock held it stays offline.
+            offline(unsafe { Stream::new(abi::blkrelay_cpu_ptr(cpu), shared) });
+        }
+    }
 }
 
 // ---- The filter ---------------------------------------------------------------------------------
@@ -217,14 +246,14 @@ impl FilterSet {
 ///
 /// # Invariants
 ///
-/// `CURRENT` points to `shared`, which came from [`KBox::into_raw`].
+/// `CURRENT` points to `shared`, which came from a [`KBox`] that was leaked.
 pub(crate) struct Channel {
     shared: NonNull<Shared>,
     filter: KBox<FilterSet>,
     epoch: u32,
 }
 
-// SAFETY: What it points to may be used by any thread.
+// SAFETY: `Shared` may be used by any thread, and the filter is plain data.
 unsafe impl Send for Channel {}
 
 impl Channel {
@@ -245,6 +274,14 @@ impl Channel {
             return Err(OpenError::TooLarge { needed, ram });
         }
         Ok(needed)
+    }
+
+    /// Bytes of its buffers.
+    pub(crate) fn bytes(&self) -> u64 {
+        let config = self.config();
+        let buffers = self.counters().filter(|c| c.buffer).count() as u64;
+
+        buffers * u64::from(config.subbuf_size) * u64::from(config.subbufs)
     }
 
     /// Opens a channel with empty buffers for all CPUs that are online. Later ones follow by
@@ -304,12 +341,10 @@ impl Channel {
             }
         }
 
-        let shared = KBox::into_raw(shared);
-        CURRENT.store(shared, Release);
-        // INVARIANT: Published just now; `into_raw` returns no null pointer.
-        // SAFETY: As above.
-        let shared = unsafe { NonNull::new_unchecked(shared) };
+        let shared = NonNull::from(KBox::leak(shared));
+        CURRENT.store(shared.as_ptr(), Release);
 
+        // INVARIANT: Published just now.
         Ok(Self {
             shared,
             filter,
@@ -339,7 +374,7 @@ impl Channel {
             .flight()
             .is_some_and(|flight| flight.watches());
 
-        // SAFETY: May sleep here.
+        // SAFETY: Called by commands only, which may sleep.
         unsafe { abi::blkrelay_ask(filter, watch) };
     }
 
@@ -361,41 +396,47 @@ impl Channel {
         self.ask(true);
         FILTER.open(self.filter.selection());
         // A probe that has not been told to ask is gone after this.
-        // SAFETY: May sleep here.
-        unsafe { abi::blkrelay_synchronize_probes() };
+        synchronize_probes();
 
         self.next_epoch();
 
         FILTER.narrow(self.filter.selection());
         // One that has passed the wider bitmap still asks.
-        // SAFETY: May sleep here.
-        unsafe { abi::blkrelay_synchronize_probes() };
+        synchronize_probes();
         self.ask(!self.filter.is_bitmap());
         // No CPU uses it any more.
         drop(old);
+
+        let Some(flight) = self.shared().flight() else {
+            return;
+        };
+        // What began under the old filter may end unseen under the new one.
+        flight.forget();
+        if flight.trigger().is_some() {
+            // The trigger was pulled meanwhile, and the gate may have been closed before it was opened
+            // above.
+            freeze_wait();
+            FILTER.close();
+            synchronize_probes();
+        }
     }
 
     /// On every CPU, a new epoch begins, with the filter of now.
     fn next_epoch(&mut self) {
-        let cpus = CpusReadLock::new();
-
         self.epoch = self.epoch.wrapping_add(1);
         NEXT_EPOCH.store(self.epoch, Relaxed);
         NEXT_FILTER.store(self.filter.as_ptr().cast_mut(), Release);
-        for cpu in possible_cpus() {
-            if !on_cpu(&cpus, Some(cpu), next_epoch_here) {
-                // SAFETY: An offline CPU runs no probe, and with the lock held it stays offline.
-                unsafe { Stream::new(abi::blkrelay_cpu_ptr(cpu), self.shared()) }
-                    .set_epoch(self.epoch, self.filter.as_ptr());
-            }
+        // SAFETY: `next_epoch_here` finds the channel that `self` keeps.
+        unsafe {
+            on_each_cpu(self.shared(), next_epoch_here, |mut stream| {
+                stream.set_epoch(self.epoch, self.filter.as_ptr());
+            });
         }
     }
 
     /// Lets a frozen flight recorder run on, in a new epoch.
     pub(crate) fn arm(&mut self) {
-        // What is left of the freeze.
-        // SAFETY: May sleep here.
-        unsafe { abi::blkrelay_freeze_wait() };
+        freeze_wait();
         self.epoch = self.epoch.wrapping_add(1);
         if let Some(flight) = self.shared().flight() {
             flight.arm(self.shared(), self.epoch);
@@ -408,14 +449,8 @@ impl Channel {
     /// Each CPU does it for itself, because only it may touch its stream; for one that is offline
     /// nobody else can.
     pub(crate) fn flush(&self) {
-        let cpus = CpusReadLock::new();
-
-        for cpu in possible_cpus() {
-            if !on_cpu(&cpus, Some(cpu), flush_here) {
-                // SAFETY: An offline CPU runs no probe, and with the lock held it stays offline.
-                unsafe { Stream::new(abi::blkrelay_cpu_ptr(cpu), self.shared()) }.finish();
-            }
-        }
+        // SAFETY: `flush_here` finds the channel that `self` keeps.
+        unsafe { on_each_cpu(self.shared(), flush_here, |mut stream| stream.finish()) };
     }
 
     /// Finishes every stream for good: readers see the end of file once they have read what is
@@ -425,9 +460,6 @@ impl Channel {
     ///
     /// No probe is registered, and none runs any more.
     pub(crate) unsafe fn end(&self) {
-        // A trigger may have been pulled by the last of them.
-        // SAFETY: May sleep here.
-        unsafe { abi::blkrelay_freeze_wait() };
         for cpu in possible_cpus() {
             // SAFETY: By the contract nobody else writes. A flush cannot be under way: that borrows
             // the channel as well, under the lock of `control`.
@@ -558,13 +590,26 @@ pub(crate) struct Counters {
     pub(crate) buffer: bool,
 }
 
+/// Waits until every probe that runs now has returned. May sleep: for commands only.
+pub(crate) fn synchronize_probes() {
+    // SAFETY: By the above. No lock is held that a probe takes: they take none.
+    unsafe { abi::blkrelay_synchronize_probes() };
+}
+
+/// Waits until nothing of a freeze is under way. Who calls this sees to it that no trigger is pulled
+/// any more, or that one has been. May sleep: for commands only.
+pub(crate) fn freeze_wait() {
+    // SAFETY: By the above. The freeze takes CPU hotplug's lock, which is not held here.
+    unsafe { abi::blkrelay_freeze_wait() };
+}
+
 /// Keeps CPUs from coming and going.
 pub(crate) struct CpusReadLock(());
 
 impl CpusReadLock {
     /// May sleep. Never taken twice by one thread.
     pub(crate) fn new() -> Self {
-        // SAFETY: By the contract.
+        // SAFETY: Commands and the work item that freezes take it, and none of them holds it already.
         unsafe { bindings::cpus_read_lock() };
         Self(())
     }
@@ -586,7 +631,7 @@ static NEXT_FILTER: Atomic<*mut c_void> = Atomic::new(null_mut());
 
 /// # Safety
 ///
-/// Called by [`on_cpu`], for [`Channel::next_epoch`], which borrows the channel.
+/// Called by [`on_each_cpu`], for [`Channel::next_epoch`], which borrows the channel.
 unsafe extern "C" fn next_epoch_here(_: *mut c_void) {
     // SAFETY: By the contract.
     if let Some(shared) = unsafe { stream::current() } {
@@ -600,7 +645,7 @@ unsafe extern "C" fn next_epoch_here(_: *mut c_void) {
 ///
 /// # Safety
 ///
-/// Called by [`on_cpu`], for [`Channel::flush`], which borrows the channel.
+/// Called by [`on_each_cpu`], for [`Channel::flush`], which borrows the channel.
 unsafe extern "C" fn flush_here(_: *mut c_void) {
     // SAFETY: By the contract.
     if let Some(shared) = unsafe { stream::current() } {
@@ -636,10 +681,10 @@ unsafe fn open_buffer(cpu: u32, shared: &Shared) -> bool {
     if chan.is_null() {
         return false;
     }
-    // SAFETY: A channel with one buffer has it at CPU 0; the other CPU's state is ours for now, but
-    // for `counters`, which reads the word whole.
+    // SAFETY: The channel is open and has one buffer; the CPU's state is ours for now, but for
+    // `counters` and `Reader`, which read the word whole.
     unsafe {
-        let buf = abi::blkrelay_buf(chan, 0);
+        let buf = abi::blkrelay_buf(chan);
 
         (&raw mut (*abi::blkrelay_cpu_ptr(cpu)).buf).write_volatile(buf);
     }

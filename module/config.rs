@@ -264,7 +264,8 @@ impl fmt::Display for Error<'_> {
                 "out of range:",
                 Some(word),
                 "subbuf_size is 4096 to 67108864, subbufs 2 to 65536, slower_us 1 to 3600000000, \
-                 size 0 to 4294967295, a sector 0 to 281474976710654, a device 0:0 to 4095:1048575",
+                 size 0 to 4294967295, a sector 0 to 281474976710654, a cgroup up to \
+                 18446744073709551614, a device 0:0 to 4095:1048575",
             ),
             Error::NotPowerOfTwo(word) => ("not a power of two:", Some(word), "try 524288"),
             Error::UnknownEvent(word) => (
@@ -527,6 +528,9 @@ fn parse_cgroups(value: &str) -> Result<Cgroups, Error<'_>> {
 
     for word in value.split(comma) {
         let id = decimal(word).ok_or(Error::BadValue(word))?;
+        if id == u64::MAX {
+            return Err(Error::OutOfRange(word));
+        }
         let slot = cgroups.ids.get_mut(cgroups.count);
 
         *slot.ok_or(Error::TooManyCgroups)? = id;
@@ -600,8 +604,8 @@ fn parse_flag(value: &str) -> Result<bool, Error<'_>> {
     }
 }
 
-/// A decimal number of digits only; one that does not fit becomes the largest, which no range
-/// contains.
+/// A decimal number of digits only; one that does not fit becomes the largest, which nothing may
+/// be.
 fn decimal(text: &str) -> Option<u64> {
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
         return None;

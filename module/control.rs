@@ -43,9 +43,9 @@
 //! module. The kernel crate's debugfs files do not: their owner is NULL, and closing one after the
 //! module has gone is fatal.
 //!
-//! Locks, outermost first: the state below, a flight recorder's (`flight.rs`), CPU hotplug, the relay
-//! core's own, the readers' (`reader.rs`). A data file's operations take the second and the last one
-//! only, because closing the channel waits for them. What a probe, an interrupt or a work item does
+//! Locks, outermost first: the state below, a reader's turn (`reader.rs`), a flight recorder's
+//! (`flight.rs`), CPU hotplug, the relay core's own, the readers' (`reader.rs`). A data file's operations
+//! take the second, third and last one only, because closing the channel waits for them. What a probe, an interrupt or a work item does
 //! takes none of them but CPU hotplug.
 
 use crate::{
@@ -175,6 +175,9 @@ impl Trace {
 
     /// Ends the trace. When this returns the counters are exact and every sub-buffer is finished.
     fn stop(&mut self) {
+        if let Some(flight) = self.channel.shared().flight() {
+            flight.disarm();
+        }
         FILTER.close();
         // Waits for those that were in a probe already.
         self.probes = None;
@@ -320,15 +323,24 @@ enum Refusal<'a> {
     Syntax(config::Error<'a>),
     Running(u32),
     NotRunning(&'static str),
+    Stopped,
     NoFlight(&'static str),
     Flight(&'static str),
     Frozen(&'static str),
+    AlreadyFrozen,
     NotFrozen,
+    Deaf {
+        trigger: &'static str,
+        needs: &'static str,
+    },
     StillRead(usize),
-    NoDevice(config::Device, Error),
+    NoDevice(config::Device),
     QueueId(config::Device, i32),
     ChannelSize(u64),
-    TooLarge { needed: u64, ram: u64 },
+    TooLarge {
+        needed: u64,
+        ram: u64,
+    },
     NoMemory,
     NoEvents,
     Probe(&'static CStr, Error),
@@ -346,7 +358,7 @@ impl From<OpenError> for Refusal<'_> {
 impl From<ResolveError> for Refusal<'_> {
     fn from(error: ResolveError) -> Self {
         match error {
-            ResolveError::Open(device, error) => Self::NoDevice(device, error),
+            ResolveError::NoDevice(device) => Self::NoDevice(device),
             ResolveError::QueueId(device, id) => Self::QueueId(device, id),
             ResolveError::NoMemory => Self::NoMemory,
         }
@@ -354,7 +366,7 @@ impl From<ResolveError> for Refusal<'_> {
 }
 
 impl From<Error> for Refusal<'_> {
-    /// Of an allocation.
+    /// Of an allocation of the control path's own.
     fn from(_: Error) -> Self {
         Self::NoMemory
     }
@@ -367,11 +379,15 @@ impl Refusal<'_> {
             Self::Syntax(e) if e.is_range() => ERANGE,
             Self::Syntax(_) => EINVAL,
             Self::Running(_) | Self::StillRead(_) => EBUSY,
-            Self::NotRunning("stop") => EALREADY,
-            Self::NotRunning(_) | Self::NoFlight(_) | Self::Flight(_) | Self::NotFrozen => EINVAL,
-            Self::Frozen("freeze") => EALREADY,
-            Self::Frozen(_) => EINVAL,
-            Self::NoDevice(_, e) | Self::Probe(_, e) => *e,
+            Self::Stopped | Self::AlreadyFrozen => EALREADY,
+            Self::NotRunning(_)
+            | Self::NoFlight(_)
+            | Self::Flight(_)
+            | Self::Frozen(_)
+            | Self::NotFrozen
+            | Self::Deaf { .. } => EINVAL,
+            Self::NoDevice(_) => ENODEV,
+            Self::Probe(_, e) => *e,
             Self::QueueId(..) | Self::ChannelSize(_) => ERANGE,
             Self::TooLarge { .. } | Self::NoMemory => ENOMEM,
             Self::NoEvents => ENODEV,
@@ -392,6 +408,13 @@ impl fmt::Display for Refusal<'_> {
                 write!(f, "a trace is running, started by pid {pid}; stop it first")
             }
             Self::NotRunning(command) => write!(f, "{command}: no trace is running; start one"),
+            Self::Stopped => f.write_str("stop: no trace is running; start one"),
+            Self::AlreadyFrozen => {
+                f.write_str("freeze: the flight recorder is frozen; arm or stop it")
+            }
+            Self::Deaf { trigger, needs } => {
+                write!(f, "{trigger} needs the events {needs}; add them to events=")
+            }
             Self::NoFlight(command) => {
                 write!(
                     f,
@@ -414,17 +437,10 @@ impl fmt::Display for Refusal<'_> {
                 f,
                 "{count} data files of the last trace are open; close them first"
             ),
-            Self::NoDevice(device, error) if *error == ENODEV => write!(
+            Self::NoDevice(device) => write!(
                 f,
                 "device {}:{} does not exist; see /proc/partitions for what does",
                 device.major, device.minor
-            ),
-            Self::NoDevice(device, error) => write!(
-                f,
-                "device {}:{} cannot be opened: error {}; see the kernel's log",
-                device.major,
-                device.minor,
-                error.to_errno()
             ),
             Self::QueueId(device, id) => write!(
                 f,
@@ -439,7 +455,7 @@ impl fmt::Display for Refusal<'_> {
                 f,
                 "{needed} bytes of buffers are over half of {ram} bytes of memory; ask for less"
             ),
-            Self::NoMemory => f.write_str("no memory for the buffers; ask for less"),
+            Self::NoMemory => f.write_str("no memory; ask for smaller buffers, or free some"),
             Self::NoEvents => {
                 f.write_str("this kernel has none of these events; see probes= for what it has")
             }
@@ -501,7 +517,13 @@ impl State {
         if bytes > u64::from(u32::MAX) {
             return Err(Refusal::ChannelSize(bytes));
         }
-        Channel::fits(subbuf_size, subbufs)?;
+        let needed = Channel::fits(subbuf_size, subbufs)?;
+        let last = self.trace.as_ref().map_or(0, |last| last.channel.bytes());
+        // SAFETY: Reads counters.
+        if needed > unsafe { abi::blkrelay_available_bytes() }.saturating_add(last) {
+            return Err(Refusal::NoMemory);
+        }
+        deaf(&start, events)?;
         let queues = Queues::new()?;
         let places = devices::resolve(start.filter.devices, &queues)?;
         let set = FilterSet::new(&start.filter, places)?;
@@ -591,7 +613,7 @@ impl State {
 
         flight::freeze_now(trace.channel.shared());
         if frozen {
-            return Err(Refusal::Frozen("freeze"));
+            return Err(Refusal::AlreadyFrozen);
         }
         Ok(())
     }
@@ -610,7 +632,7 @@ impl State {
     }
 
     fn stop(&mut self) -> Result<(), Refusal<'static>> {
-        self.running("stop")?.stop();
+        self.running("stop").map_err(|_| Refusal::Stopped)?.stop();
         Ok(())
     }
 
@@ -632,6 +654,29 @@ impl State {
             }
         }
     }
+}
+
+/// Whether a trigger waits for events that nobody records.
+fn deaf(start: &Start<'_>, events: u32) -> Result<(), Refusal<'static>> {
+    let has = |names: &[&str]| {
+        let mask = probes::named(names);
+
+        events & mask == mask
+    };
+
+    if start.on_error && !has(&["C"]) && !has(&["BIO_C"]) {
+        return Err(Refusal::Deaf {
+            trigger: "on_error",
+            needs: "C or BIO_C",
+        });
+    }
+    if start.slower_us.is_some() && !has(&["D", "C"]) && !has(&["Q", "BIO_C"]) {
+        return Err(Refusal::Deaf {
+            trigger: "slower_us",
+            needs: "D and C, or Q and BIO_C",
+        });
+    }
+    Ok(())
 }
 
 /// The devices as they were given.

@@ -49,6 +49,13 @@ impl Queues {
         Ok(Self(table))
     }
 
+    /// The queue that is kept under this id; null if there is none.
+    pub(crate) fn get(&self, id: u16) -> *mut bindings::request_queue {
+        self.0
+            .get(usize::from(id))
+            .map_or(null_mut(), |entry| entry.load(Ordering::Relaxed))
+    }
+
     /// Keeps the queue, and with it its id. Returns whether it is kept: not if it is about to go.
     ///
     /// # Safety
@@ -87,7 +94,8 @@ impl Drop for Queues {
             let q = entry.load(Ordering::Relaxed);
 
             if !q.is_null() {
-                // SAFETY: `keep` has taken this reference, and nobody names the queue any more.
+                // SAFETY: `keep` has taken this reference, and nobody names the queue any more: the trace
+                // is over. Dropped by commands and on unload, which may sleep.
                 unsafe { bindings::blk_put_queue(q) };
             }
         }
@@ -96,8 +104,8 @@ impl Drop for Queues {
 
 /// Why a device cannot be traced.
 pub(crate) enum ResolveError {
-    /// The kernel's errno; `ENODEV` if there is none with that number.
-    Open(config::Device, Error),
+    /// There is none with that number.
+    NoDevice(config::Device),
     /// Its queue's id does not fit into a record.
     QueueId(config::Device, i32),
     /// `ENOMEM`.
@@ -121,14 +129,10 @@ pub(crate) fn resolve(
     for device in list.iter() {
         let mut found = abi::blkrelay_resolved::default();
 
-        // SAFETY: May sleep here. Fills in the struct if it returns 0.
+        // SAFETY: Called by commands, which may sleep. Fills in the struct if it returns 0.
         let error = unsafe { abi::blkrelay_device(device.major, device.minor, &mut found) };
         if error < 0 {
-            let error = match Error::from_errno(error) {
-                e if e == ENXIO => ENODEV,
-                e => e,
-            };
-            return Err(ResolveError::Open(device, error));
+            return Err(ResolveError::NoDevice(device));
         }
         // SAFETY: A live queue: the reference is ours until the end of this round.
         let id = unsafe { (*found.q).id };
@@ -137,7 +141,7 @@ pub(crate) fn resolve(
             // SAFETY: As above.
             Ok(id) if unsafe { queues.keep(id, found.q) } => Ok(id),
             // Going away this very moment.
-            Ok(_) => Err(ResolveError::Open(device, ENODEV)),
+            Ok(_) => Err(ResolveError::NoDevice(device)),
         };
         // SAFETY: As above; not used any more.
         unsafe { bindings::blk_put_queue(found.q) };

@@ -141,17 +141,19 @@ pub(crate) struct Ops {
 impl Ops {
     /// What `config::OP_*` stand for; `None` for 0, which stands for all.
     pub(crate) fn new(mask: u32) -> Option<Self> {
-        /// `REQ_OP_*` of each `config::OP_*` (`include/linux/blk_types.h`).
         const CODES: &[(u32, &[u32])] = &[
-            (config::OP_READ, &[0]),
-            (config::OP_WRITE, &[1]),
-            (config::OP_FLUSH, &[2]),
-            (config::OP_DISCARD, &[3]),
-            (config::OP_SECURE_ERASE, &[5]),
-            (config::OP_ZONE_APPEND, &[7]),
-            (config::OP_WRITE_ZEROES, &[9]),
-            (config::OP_ZONE, &[11, 13, 15, 17, 19]),
-            (config::OP_PASSTHROUGH, &[34, 35]),
+            (config::OP_READ, &[REQ_OP_READ]),
+            (config::OP_WRITE, &[REQ_OP_WRITE]),
+            (config::OP_FLUSH, &[REQ_OP_FLUSH]),
+            (config::OP_DISCARD, &[REQ_OP_DISCARD]),
+            (config::OP_SECURE_ERASE, &[REQ_OP_SECURE_ERASE]),
+            (config::OP_ZONE_APPEND, &[REQ_OP_ZONE_APPEND]),
+            (config::OP_WRITE_ZEROES, &[REQ_OP_WRITE_ZEROES]),
+            (config::OP_ZONE, REQ_OP_ZONES),
+            (
+                config::OP_PASSTHROUGH,
+                &[record::REQ_OP_DRV_IN, record::REQ_OP_DRV_OUT],
+            ),
         ];
         let mut codes = 0;
 
@@ -175,10 +177,16 @@ impl Ops {
     }
 }
 
-/// `REQ_OP_FLUSH`.
-const REQ_OP_FLUSH: u32 = 2;
-
-/// `REQ_PREFLUSH` (`include/linux/blk_types.h`); `layout.rs` compares it with the kernel's.
+// Of `include/linux/blk_types.h`; `layout.rs` compares them with the kernel's.
+pub(crate) const REQ_OP_READ: u32 = 0;
+pub(crate) const REQ_OP_WRITE: u32 = 1;
+pub(crate) const REQ_OP_FLUSH: u32 = 2;
+pub(crate) const REQ_OP_DISCARD: u32 = 3;
+pub(crate) const REQ_OP_SECURE_ERASE: u32 = 5;
+pub(crate) const REQ_OP_ZONE_APPEND: u32 = 7;
+pub(crate) const REQ_OP_WRITE_ZEROES: u32 = 9;
+/// Open, close, finish, reset, reset all.
+pub(crate) const REQ_OP_ZONES: &[u32] = &[11, 13, 15, 17, 19];
 pub(crate) const REQ_PREFLUSH: u32 = 1 << 18;
 
 /// All that is asked of an event's record but for its device and its cgroup.
@@ -229,6 +237,13 @@ fn is_flush(size_op: u64, id_who: u64) -> bool {
         && !is_one_of(id_who, COUNTS | ZONES)
 }
 
+/// Whether this is the end of a bio whose driver (brd) has moved on in it: what it was for is not known
+/// any more.
+#[inline(always)]
+fn is_consumed(size_op: u64, id_who: u64) -> bool {
+    record::unpair(size_op).0 == 0 && record::action(id_who) == abi::BLKRELAY_BIO_C
+}
+
 /// Whether an event with these words touches the sectors `first` to `last`.
 #[inline(always)]
 fn touches(place: u64, size_op: u64, id_who: u64, (first, last): (u64, u64)) -> bool {
@@ -240,6 +255,7 @@ fn touches(place: u64, size_op: u64, id_who: u64, (first, last): (u64, u64)) -> 
         && end > first
         && sector != abi::BLKRELAY_SECTOR_NONE
         && !is_flush(size_op, id_who)
+        && !is_consumed(size_op, id_who)
 }
 
 impl Asked {
@@ -268,7 +284,12 @@ impl Asked {
         }
         match self.sizes {
             None => true,
-            Some((min, max)) => bytes >= min && bytes <= max && !is_one_of(id_who, COUNTS),
+            Some((min, max)) => {
+                bytes >= min
+                    && bytes <= max
+                    && !is_one_of(id_who, COUNTS)
+                    && !is_consumed(size_op, id_who)
+            }
         }
     }
 }

@@ -15,8 +15,11 @@
 use crate::{
     abi,
     channel::{
+        freeze_wait,
         on_cpu,
+        on_each_cpu,
         possible_cpus,
+        synchronize_probes,
         CpusReadLock,
         Shared, //
     },
@@ -86,11 +89,16 @@ impl Stamps {
     }
 }
 
+/// `BLK_STS_AGAIN` (`include/linux/blk_types.h`); `layout.rs` compares it with the kernel's.
+pub(crate) const STS_AGAIN: u32 = 12;
+
 const RUNNING: u32 = 0;
 /// Somebody is writing down what the trigger was.
 const PULLED: u32 = 1;
 /// It can be read.
 const TRIGGERED: u32 = 2;
+/// It cannot be pulled any more.
+const DISARMED: u32 = 3;
 
 /// A flight recorder's state.
 #[pin_data]
@@ -152,6 +160,28 @@ impl Flight {
         self.watch.on_error || self.watch.slower.is_some()
     }
 
+    /// Sees to it that no trigger is pulled any more, or, if one has been, that every CPU has stopped.
+    /// So the gate can be closed, and no stop record says more than its CPU has recorded.
+    pub(crate) fn disarm(&self) {
+        let disarmed =
+            self.state
+                .compare_exchange(RUNNING, DISARMED, Ordering::Relaxed, Ordering::Relaxed);
+
+        if disarmed.is_err() {
+            while self.state.load(Ordering::Acquire) == PULLED {
+                core::hint::spin_loop();
+            }
+            freeze_wait();
+        }
+    }
+
+    /// Forgets which I/Os are under way.
+    pub(crate) fn forget(&self) {
+        if let Some(table) = &self.stamps {
+            table.clear();
+        }
+    }
+
     /// Calls `read` if the recorder is frozen, which it stays meanwhile.
     pub(crate) fn read_frozen<T>(&self, read: impl FnOnce() -> T) -> Option<T> {
         let _reading = self.reading.lock();
@@ -170,9 +200,7 @@ impl Flight {
         }
         self.frozen.store(false, Ordering::Relaxed);
         // What was stamped before may have been completed unseen.
-        if let Some(table) = &self.stamps {
-            table.clear();
-        }
+        self.forget();
         let _cpus = CpusReadLock::new();
         for cpu in possible_cpus() {
             // SAFETY: The gate is closed, and all probes that were inside have returned: see
@@ -215,7 +243,8 @@ unsafe fn pull(stream: &mut Stream<'_>, flight: &Flight, cause: u32, value: u64)
     true
 }
 
-/// The event has been recorded: is it what is waited for? See `shim.h`.
+/// Is the event what is waited for? See `shim.h`. One that the filter has refused (`recorded` is false)
+/// pulls no trigger, but it may be the end of an I/O whose begin was recorded.
 ///
 /// # Safety
 ///
@@ -224,10 +253,10 @@ unsafe fn pull(stream: &mut Stream<'_>, flight: &Flight, cause: u32, value: u64)
 #[no_mangle]
 unsafe extern "C" fn blkrelay_watch(
     cpu: *mut abi::blkrelay_cpu,
-    _place: u64,
     size_op: u64,
     id_who: u64,
     of: *mut c_void,
+    recorded: bool,
 ) {
     // SAFETY: Called from a probe.
     let Some(shared) = (unsafe { current() }) else {
@@ -247,7 +276,7 @@ unsafe extern "C" fn blkrelay_watch(
 
         match action {
             abi::BLKRELAY_D => stamps::begin(&table.0, of as usize, now),
-            // SAFETY: The bio is being submitted.
+            // SAFETY: The bio is being submitted, so it has a device.
             abi::BLKRELAY_Q if unsafe { is_bio_based(of.cast()) } => {
                 stamps::begin(&table.0, of as usize, now)
             }
@@ -262,10 +291,17 @@ unsafe extern "C" fn blkrelay_watch(
         }
     }
 
+    if !recorded {
+        return;
+    }
     let status = match action {
-        abi::BLKRELAY_C | abi::BLKRELAY_BIO_C if flight.watch.on_error => record::status(id_who),
+        abi::BLKRELAY_C | abi::BLKRELAY_BIO_C if flight.watch.on_error => {
+            u32::from(record::status(id_who))
+        }
         _ => 0,
     };
+    // Who asks not to be made to wait is told to come again: no error of the device's.
+    let status = if status == STS_AGAIN { 0 } else { status };
     let slow = took.filter(|took| flight.watch.slower.is_some_and(|limit| *took > limit));
 
     // SAFETY: By the contract.
@@ -293,17 +329,22 @@ unsafe fn is_bio_based(bio: *mut bindings::bio) -> bool {
     unsafe { (*(*(*bio).bi_bdev).bd_queue).mq_ops.is_null() }
 }
 
-/// Pulls the trigger from a command, and waits until every CPU has stopped.
+/// Pulls the trigger from a command, unless it has been pulled, and waits until every CPU has stopped.
 pub(crate) fn freeze_now(shared: &Shared) {
     let Some(flight) = shared.flight() else {
         return;
     };
 
-    on_cpu(&CpusReadLock::new(), None, pull_here);
-    if flight.trigger().is_some() {
-        // SAFETY: May sleep here.
-        unsafe { abi::blkrelay_freeze_wait() };
+    // Another CPU may have been first, and not yet have written down what its trigger was: that takes it
+    // less than an event does, with interrupts off.
+    while flight.trigger().is_none() {
+        // SAFETY: Any CPU will do.
+        let cpu = unsafe { bindings::raw_smp_processor_id() } as u32;
+
+        // SAFETY: `pull_here` finds the channel that `shared` is of.
+        unsafe { on_cpu(&CpusReadLock::new(), cpu, pull_here) };
     }
+    freeze_wait();
 }
 
 /// # Safety
@@ -345,7 +386,7 @@ unsafe extern "C" fn blkrelay_stop_here() {
 
 /// # Safety
 ///
-/// Called by [`on_cpu`], for [`blkrelay_freeze`].
+/// Called by [`on_each_cpu`], for [`blkrelay_freeze`].
 unsafe extern "C" fn stop_call(_: *mut c_void) {
     // SAFETY: By the contract.
     unsafe { blkrelay_stop_here() };
@@ -369,20 +410,11 @@ unsafe extern "C" fn blkrelay_freeze() {
         return;
     };
 
-    {
-        let cpus = CpusReadLock::new();
-
-        for cpu in possible_cpus() {
-            if !on_cpu(&cpus, Some(cpu), stop_call) {
-                // SAFETY: An offline CPU runs no probe, and with the lock held it stays offline.
-                unsafe { Stream::new(abi::blkrelay_cpu_ptr(cpu), shared) }.stop(trigger);
-            }
-        }
-    }
+    // SAFETY: `stop_call` finds the channel that is kept as above.
+    unsafe { on_each_cpu(shared, stop_call, |mut stream| stream.stop(trigger)) };
     FILTER.close();
     // Those that are inside already write nothing any more, but must not do so after `Flight::arm`.
-    // SAFETY: May sleep here.
-    unsafe { abi::blkrelay_synchronize_probes() };
+    synchronize_probes();
 
     flight.frozen.store(true, Ordering::Release);
     for cpu in possible_cpus() {

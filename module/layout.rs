@@ -6,7 +6,13 @@
 //! in silence. Every field that this module reads or sets is listed here and in `shim.h`; one that
 //! differs fails the build.
 
-use crate::abi;
+use crate::{
+    abi,
+    filter,
+    flight,
+    probes,
+    record, //
+};
 use core::mem::offset_of;
 use kernel::bindings;
 
@@ -125,7 +131,32 @@ check! {
     }
 }
 
-const _: () = assert!(
-    crate::filter::REQ_PREFLUSH == abi::blkrelay_values_BLKRELAY_REQ_PREFLUSH,
-    "REQ_PREFLUSH has moved, see filter.rs",
-);
+/// Numbers that code without kernel types repeats (`filter.rs`, `record.rs`, `probes.rs`).
+macro_rules! same {
+    ($($number:expr => $constant:ident),+ $(,)?) => {
+        $(const _: () = assert!(
+            $number == abi::$constant,
+            concat!(stringify!($number), " is another number in this kernel"),
+        );)+
+    };
+}
+
+same! {
+    filter::REQ_PREFLUSH => blkrelay_values_BLKRELAY_REQ_PREFLUSH,
+    filter::REQ_OP_READ => blkrelay_values_BLKRELAY_REQ_OP_READ,
+    filter::REQ_OP_WRITE => blkrelay_values_BLKRELAY_REQ_OP_WRITE,
+    filter::REQ_OP_FLUSH => blkrelay_values_BLKRELAY_REQ_OP_FLUSH,
+    filter::REQ_OP_DISCARD => blkrelay_values_BLKRELAY_REQ_OP_DISCARD,
+    filter::REQ_OP_SECURE_ERASE => blkrelay_values_BLKRELAY_REQ_OP_SECURE_ERASE,
+    filter::REQ_OP_ZONE_APPEND => blkrelay_values_BLKRELAY_REQ_OP_ZONE_APPEND,
+    filter::REQ_OP_WRITE_ZEROES => blkrelay_values_BLKRELAY_REQ_OP_WRITE_ZEROES,
+    filter::REQ_OP_ZONES[0] => blkrelay_values_BLKRELAY_REQ_OP_ZONE_OPEN,
+    filter::REQ_OP_ZONES[1] => blkrelay_values_BLKRELAY_REQ_OP_ZONE_CLOSE,
+    filter::REQ_OP_ZONES[2] => blkrelay_values_BLKRELAY_REQ_OP_ZONE_FINISH,
+    filter::REQ_OP_ZONES[3] => blkrelay_values_BLKRELAY_REQ_OP_ZONE_RESET,
+    filter::REQ_OP_ZONES[4] => blkrelay_values_BLKRELAY_REQ_OP_ZONE_RESET_ALL,
+    record::REQ_OP_DRV_IN => blkrelay_values_BLKRELAY_REQ_OP_DRV_IN,
+    record::REQ_OP_DRV_OUT => blkrelay_values_BLKRELAY_REQ_OP_DRV_OUT,
+    flight::STS_AGAIN => blkrelay_values_BLKRELAY_STS_AGAIN,
+    probes::MQ_REQ_RESERVED => blkrelay_values_BLKRELAY_MQ_REQ_RESERVED,
+}

@@ -114,6 +114,15 @@ pub(crate) fn wanted(events: config::Events) -> u32 {
     }
 }
 
+/// The bits of the events with these names.
+pub(crate) fn named(names: &[&str]) -> u32 {
+    NAMES
+        .iter()
+        .enumerate()
+        .filter(|(_, name)| names.contains(name))
+        .fold(0, |mask, (n, _)| mask | bit(n))
+}
+
 fn bit(row: usize) -> u32 {
     1u32.wrapping_shl(row as u32)
 }
@@ -490,7 +499,10 @@ unsafe extern "C" fn blkrelay_probe_bio_remap(_: *mut c_void, bio: *mut bio, dev
     }
 }
 
-/// A bio-based driver's bio is done.
+/// A bio is done: of a driver without requests, or one that has not become a request.
+///
+/// `q` is the queue that it was submitted to. An nvme multipath head's bio has gone on to one of its
+/// paths by then.
 ///
 /// # Safety
 ///
@@ -498,20 +510,33 @@ unsafe extern "C" fn blkrelay_probe_bio_remap(_: *mut c_void, bio: *mut bio, dev
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_bio_complete(
     _: *mut c_void,
-    _q: *mut request_queue,
+    q: *mut request_queue,
     bio: *mut bio,
 ) {
-    // SAFETY: A plain read; the caller owns the bio.
-    let status = unsafe { (*bio).bi_status };
-    let who = record::complete_who(abi::BLKRELAY_BIO_C, status, record::bio_id(bio as usize));
+    // SAFETY: The queue is live: the caller owns the bio.
+    let Some(queue) = (unsafe { admit(q) }) else {
+        return;
+    };
+    // SAFETY: As above; plain reads of integers.
+    let (sector, bytes, opf, status) = unsafe {
+        (
+            (*bio).bi_iter.bi_sector,
+            (*bio).bi_iter.bi_size,
+            (*bio).bi_opf,
+            (*bio).bi_status,
+        )
+    };
+    let id = record::bio_id(bio as usize);
 
-    // SAFETY: The bio is being completed and still has its device.
-    if let Some(words) = unsafe { bio_words(bio, 0, who) } {
-        // SAFETY: The event is one of this bio.
-        unsafe {
-            abi::blkrelay_emit_complete(words.place, words.size_op, words.id_who, bio.cast())
-        };
-    }
+    // SAFETY: The event is one of this bio.
+    unsafe {
+        abi::blkrelay_emit_complete(
+            record::place(sector, queue),
+            record::pair(bytes, opf),
+            record::pair(id, record::complete_who(abi::BLKRELAY_BIO_C, status, id)),
+            bio.cast(),
+        )
+    };
 }
 
 /// A request goes into the scheduler.
@@ -619,6 +644,9 @@ unsafe extern "C" fn blkrelay_probe_rq_remap(
     }
 }
 
+/// `BLK_MQ_REQ_RESERVED` (`include/linux/blk-mq.h`); `layout.rs` compares it with the kernel's.
+pub(crate) const MQ_REQ_RESERVED: c_uint = 1 << 1;
+
 /// A task is about to wait for a tag.
 ///
 /// # Safety
@@ -632,9 +660,6 @@ unsafe extern "C" fn blkrelay_probe_rq_tag_wait(
     is_sched_tag: bool,
     alloc_flags: c_uint,
 ) {
-    /// `BLK_MQ_REQ_RESERVED` (`include/linux/blk-mq.h`).
-    const RESERVED: c_uint = 1 << 1;
-
     // SAFETY: The caller allocates from these tags, so they are live. Plain reads of integers.
     let (number, tags): (u32, *mut blk_mq_tags) = unsafe {
         let tags = if is_sched_tag {
@@ -653,7 +678,7 @@ unsafe extern "C" fn blkrelay_probe_rq_tag_wait(
     if is_sched_tag {
         bits |= abi::BLKRELAY_W_SCHED;
     }
-    if alloc_flags & RESERVED != 0 {
+    if alloc_flags & MQ_REQ_RESERVED != 0 {
         bits |= abi::BLKRELAY_W_RESERVED;
         depth = reserved;
     }

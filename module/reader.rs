@@ -14,7 +14,6 @@ use crate::{
         Shared,
         CURRENT, //
     },
-    config::Mode,
     record::HEAD, //
 };
 use core::ptr::NonNull;
@@ -158,7 +157,7 @@ impl Reader {
         unsafe { self.shared.as_ref() }
     }
 
-    /// The buffer: there is one, or there were no file.
+    /// The buffer; null for a moment while the file is being made.
     fn buf(&self) -> *mut abi::rchan_buf {
         // SAFETY: A possible CPU. The word is read whole; it changes while its file is made only, and
         // when the channel is closed.
@@ -270,10 +269,12 @@ impl Reader {
         unsafe { abi::blkrelay_reader_poll(self.cpu, file, table) };
         let shared = self.shared();
         let ended = shared.ended.load(Acquire);
-        let readable = shared.config.mode == Mode::Discard
-            || shared.flight().is_some_and(|flight| flight.is_frozen());
 
-        ended || readable && self.finished(self.buf()).0 > 0
+        // A frozen recorder has either something to hand out or to say that this was all.
+        match shared.flight() {
+            Some(flight) => ended || flight.is_frozen(),
+            None => ended || self.finished(self.buf()).0 > 0,
+        }
     }
 }
 

@@ -17,6 +17,10 @@ pub(crate) const HEAD: usize = core::mem::size_of::<abi::blkrelay_subbuf>();
 // Slots begin right behind the head, each on a multiple of its own size.
 const _: () = assert!(HEAD % SLOT == 0);
 
+// Of `include/linux/blk_types.h`; `layout.rs` compares them with the kernel's. They differ in the lowest bit.
+pub(crate) const REQ_OP_DRV_IN: u32 = 34;
+pub(crate) const REQ_OP_DRV_OUT: u32 = 35;
+
 /// The words of an event that a probe fills in; the time and the pid are added where interrupts are
 /// off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,11 +57,10 @@ pub(crate) const fn place(sector: u64, queue: u16) -> u64 {
 /// The sector of a request, or all ones if it is a passthrough request: those have none, and the
 /// field holds whatever was there before.
 ///
-/// `opf` is `cmd_flags`; its low byte is the operation. `REQ_OP_DRV_IN` and `REQ_OP_DRV_OUT` are 34
-/// and 35 (`include/linux/blk_types.h`).
+/// `opf` is `cmd_flags`; its low byte is the operation.
 #[inline(always)]
 pub(crate) const fn request_sector(opf: u32, sector: u64) -> u64 {
-    if opf & 0xfe == 34 {
+    if opf & 0xfe == REQ_OP_DRV_IN {
         u64::MAX
     } else {
         sector
@@ -86,7 +89,7 @@ pub(crate) const fn who(action: u32) -> u32 {
     action << abi::BLKRELAY_WHO_SHIFT
 }
 
-/// Packs `blkrelay_record.who` of a completion: action `BLKRELAY_C` or `BLKRELAY_BIO_C`. `head` is the id of
+/// Packs `blkrelay_record.who` of a completion: an action that [`is_completion`]. `head` is the id of
 /// the request's first bio, or of the bio itself.
 #[inline(always)]
 pub(crate) const fn complete_who(action: u32, status: u8, head: u32) -> u32 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * blkrelay: what Rust cannot say on this kernel. See shim.h.
+ * blkrelay: the fast path, from a probe's words to a record in the sub-buffer, and what Rust cannot say on
+ * this kernel. See shim.h.
  */
 #include <linux/blk-cgroup.h>
 #include <linux/cgroup.h>
@@ -84,13 +85,12 @@ static void set_key(struct static_key *key, bool on)
 		static_key_disable(key);
 }
 
-/* Only between traces. Asks nothing. */
+/* Only between traces. */
 void blkrelay_clock_use_tsc(bool tsc)
 {
 #ifdef CONFIG_X86_64
 	set_key(&blkrelay_tsc.key, tsc);
 #endif
-	blkrelay_ask(false, false);
 }
 
 /* 0: this machine has no TSC. */
@@ -206,14 +206,14 @@ static noinline void emit_rest(u64 place, u64 size_op, u64 id_who, void *of,
 			action == BLKRELAY_ERROR;
 	enum who who = complete ? WHO_NOBODY : WHO_COMM;
 
-	if (static_branch_unlikely(&blkrelay_filtering) &&
-	    !blkrelay_pass(cpu, place, size_op, id_who, of))
-		goto out;
-	if (!store(cpu, blkrelay_clock_is_tsc(), place, size_op, id_who, extra, who, current->pid))
+	bool pass = !static_branch_unlikely(&blkrelay_filtering) ||
+		    blkrelay_pass(cpu, place, size_op, id_who, of);
+
+	if (pass && !store(cpu, blkrelay_clock_is_tsc(), place, size_op, id_who, extra, who,
+			   current->pid))
 		blkrelay_emit_slow(cpu, place, size_op, id_who, of, extra);
 	if (static_branch_unlikely(&blkrelay_watching))
-		blkrelay_watch(cpu, place, size_op, id_who, of);
-out:
+		blkrelay_watch(cpu, size_op, id_who, of, pass);
 	local_irq_restore(flags);
 }
 
@@ -358,9 +358,10 @@ struct blkrelay_cpu *blkrelay_this_cpu(void)
 	return this_cpu_ptr(&blkrelay_cpus);
 }
 
-struct rchan_buf *blkrelay_buf(struct rchan *chan, unsigned int cpu)
+/* The buffer of a channel that has one: the core keeps it at CPU 0. */
+struct rchan_buf *blkrelay_buf(struct rchan *chan)
 {
-	return READ_ONCE(*per_cpu_ptr(chan->buf, cpu));
+	return *per_cpu_ptr(chan->buf, 0);
 }
 
 bool blkrelay_cpu_possible(unsigned int cpu)
@@ -391,28 +392,28 @@ u64 blkrelay_available_bytes(void)
 
 /* ---- Devices --------------------------------------------------------------------------------- */
 
+static struct class_interface disks;
+
 /*
- * The block device with this number, partitions included, or a negative errno. The device is opened for
- * that moment only: a trace must not keep a disk from going away. What it keeps is the queue, and with it
- * the queue's id: so no other queue gets that id while the trace runs.
+ * The block device with this number, partitions included, or -ENODEV. It is not opened: that could make
+ * one that is not there, and would keep a disk from going away. What the caller keeps is the queue, and
+ * with it the queue's id: so no other queue gets that id while the trace runs.
  */
 int blkrelay_device(unsigned int major, unsigned int minor, struct blkrelay_resolved *device)
 {
+	struct device *dev = class_find_device_by_devt(disks.class, MKDEV(major, minor));
 	struct block_device *bdev;
-	struct file *file;
 	int ret = 0;
 
-	file = bdev_file_open_by_dev(MKDEV(major, minor), BLK_OPEN_READ | BLK_OPEN_NDELAY, NULL,
-				     NULL);
-	if (IS_ERR(file))
-		return PTR_ERR(file);
-	bdev = file_bdev(file);
+	if (!dev)
+		return -ENODEV;
+	bdev = dev_to_bdev(dev);
 	device->q = bdev_get_queue(bdev);
 	device->start = bdev_is_partition(bdev) ? get_start_sect(bdev) : 0;
 	device->sectors = bdev_is_partition(bdev) ? bdev_nr_sectors(bdev) : 0;
 	if (!blk_get_queue(device->q))
 		ret = -ENODEV;
-	bdev_fput(file);
+	put_device(dev);
 	return ret;
 }
 

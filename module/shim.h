@@ -172,9 +172,25 @@ enum blkrelay_layout {
 	BLKRELAY_AT_system_time_snapshot_cs_id = FIELD_AT(system_time_snapshot, cs_id),
 };
 
-/* Constants of the kernel's that bindgen does not evaluate, compared in layout.rs. */
+/* Numbers of the kernel's that Rust code without kernel types repeats; compared in layout.rs. */
 enum blkrelay_values {
 	BLKRELAY_REQ_PREFLUSH = (u32)REQ_PREFLUSH,
+	BLKRELAY_REQ_OP_READ = (u32)REQ_OP_READ,
+	BLKRELAY_REQ_OP_WRITE = (u32)REQ_OP_WRITE,
+	BLKRELAY_REQ_OP_FLUSH = (u32)REQ_OP_FLUSH,
+	BLKRELAY_REQ_OP_DISCARD = (u32)REQ_OP_DISCARD,
+	BLKRELAY_REQ_OP_SECURE_ERASE = (u32)REQ_OP_SECURE_ERASE,
+	BLKRELAY_REQ_OP_ZONE_APPEND = (u32)REQ_OP_ZONE_APPEND,
+	BLKRELAY_REQ_OP_WRITE_ZEROES = (u32)REQ_OP_WRITE_ZEROES,
+	BLKRELAY_REQ_OP_ZONE_OPEN = (u32)REQ_OP_ZONE_OPEN,
+	BLKRELAY_REQ_OP_ZONE_CLOSE = (u32)REQ_OP_ZONE_CLOSE,
+	BLKRELAY_REQ_OP_ZONE_FINISH = (u32)REQ_OP_ZONE_FINISH,
+	BLKRELAY_REQ_OP_ZONE_RESET = (u32)REQ_OP_ZONE_RESET,
+	BLKRELAY_REQ_OP_ZONE_RESET_ALL = (u32)REQ_OP_ZONE_RESET_ALL,
+	BLKRELAY_REQ_OP_DRV_IN = (u32)REQ_OP_DRV_IN,
+	BLKRELAY_REQ_OP_DRV_OUT = (u32)REQ_OP_DRV_OUT,
+	BLKRELAY_MQ_REQ_RESERVED = (u32)BLK_MQ_REQ_RESERVED,
+	BLKRELAY_STS_AGAIN = (u32)BLK_STS_AGAIN,
 };
 
 /*
@@ -201,8 +217,8 @@ bool blkrelay_pass(const struct blkrelay_cpu *cpu, u64 place, u64 size_op, u64 i
 void blkrelay_emit_slow(struct blkrelay_cpu *cpu, u64 place, u64 size_op, u64 id_who, void *of,
 			const struct blkrelay_extra *extra);
 
-/* flight.rs: the event has been recorded, and may be what pulls the trigger. Interrupts are off. */
-void blkrelay_watch(struct blkrelay_cpu *cpu, u64 place, u64 size_op, u64 id_who, void *of);
+/* flight.rs: the event may be what pulls the trigger, if it was recorded. Interrupts are off. */
+void blkrelay_watch(struct blkrelay_cpu *cpu, u64 size_op, u64 id_who, void *of, bool recorded);
 
 /* probes.rs */
 void blkrelay_probe_bio_queue(void *data, struct bio *bio);
@@ -246,7 +262,7 @@ void blkrelay_ask(bool filter, bool watch);
 
 struct blkrelay_cpu *blkrelay_cpu_ptr(unsigned int cpu);
 struct blkrelay_cpu *blkrelay_this_cpu(void);
-struct rchan_buf *blkrelay_buf(struct rchan *chan, unsigned int cpu);
+struct rchan_buf *blkrelay_buf(struct rchan *chan);
 bool blkrelay_bio_in_cgroup(struct bio *bio, u64 id);
 u64 blkrelay_bio_cgroup(struct bio *bio);
 bool blkrelay_task_named(const struct blkrelay_cpu *cpu);

@@ -4,8 +4,8 @@
 //!
 //! A direct-mapped table, one word an entry, so that two I/Os that meet in one entry cannot mix: the
 //! later one takes it, and the earlier one is not timed. A word holds 40 bits of time and the 24 bits
-//! of the owner's address that its place does not tell. An address below 16 TiB of distance from
-//! another is never taken for it.
+//! of the owner's address that its place does not tell. Two addresses that differ by no multiple of
+//! 16 TiB are never taken for each other.
 //!
 //! Who begins or ends an I/O owns it, so nobody else touches its entry but by such a meeting.
 
@@ -26,7 +26,7 @@ const OWNER_MASK: u64 = (1 << OWNER_BITS) - 1;
 /// Requests and bios stand on multiples of this power of two.
 const ALIGN_BITS: u32 = 4;
 
-/// Time is kept in units of this power of two of clock ticks: some 26 ns. It wraps after hours.
+/// Time is kept in units of this power of two of clock ticks, 64. It wraps after 2^46 ticks: hours.
 const TICK_BITS: u32 = 6;
 
 const TIME_MASK: u64 = (1 << (u64::BITS - OWNER_BITS)) - 1;
@@ -54,7 +54,7 @@ pub(crate) fn begin(table: &[AtomicU64], owner: usize, now: u64) {
     }
 }
 
-/// How many ticks ago `owner`'s I/O began, rounded down to `1 << 6`; `None` if that is not known. If
+/// How many ticks ago `owner`'s I/O began, to within 64; `None` if that is not known. If
 /// `last`, its entry is free afterwards.
 pub(crate) fn end(table: &[AtomicU64], owner: usize, now: u64, last: bool) -> Option<u64> {
     let (index, owner) = locate(owner);
@@ -70,7 +70,12 @@ pub(crate) fn end(table: &[AtomicU64], owner: usize, now: u64, last: bool) -> Op
     }
     let took = (now >> TICK_BITS).wrapping_sub(word >> OWNER_BITS) & TIME_MASK;
 
-    Some(took << TICK_BITS)
+    // Clocks of two CPUs may be a little apart: it cannot have ended before it began.
+    Some(if took > TIME_MASK / 2 {
+        0
+    } else {
+        took << TICK_BITS
+    })
 }
 
 /// Entries that a table has.

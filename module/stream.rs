@@ -328,6 +328,8 @@ impl<'a> Stream<'a> {
             return;
         }
         let queue = (place >> abi::BLKRELAY_SECTOR_BITS) as u32;
+        // SAFETY: By the contract.
+        let q = unsafe { self.queue(queue as u16, of, id_who) };
         let own = if extra.is_some() { 2 } else { 1 };
 
         if self.cpu.subbuf.is_null()
@@ -342,9 +344,9 @@ impl<'a> Stream<'a> {
         // A new sub-buffer has named nobody yet.
         let names = self.missing_names(queue, id_who);
 
-        if names.queue {
-            // SAFETY: By the contract.
-            unsafe { self.name_queue(queue as u16, queue_of(of, id_who)) };
+        if names.queue && !q.is_null() {
+            // SAFETY: A live queue with this id.
+            unsafe { self.name_queue(queue as u16, q) };
         }
         if names.task {
             let task = self.take(1);
@@ -364,6 +366,24 @@ impl<'a> Stream<'a> {
             // SAFETY: As above.
             unsafe { self.take::<abi::blkrelay_extra>(1).write(*extra) };
             self.cpu.side = self.cpu.side.wrapping_add(1);
+        }
+    }
+
+    /// The queue that an event's place names: that of what it is of, or, where an nvme multipath head's bio
+    /// ends on one of its paths, the head's. Null if nobody knows it: then it goes without a name.
+    ///
+    /// # Safety
+    ///
+    /// As [`queue_of`].
+    unsafe fn queue(&self, id: u16, of: *mut c_void, id_who: u64) -> *mut bindings::request_queue {
+        // SAFETY: By the contract.
+        let q = unsafe { queue_of(of, id_who) };
+
+        // SAFETY: As above: a live queue.
+        if unsafe { (*q).id } == i32::from(id) {
+            q
+        } else {
+            self.shared.queues.get(id)
         }
     }
 
