@@ -77,6 +77,20 @@ denied 'devices' 'start'
 denied 'devices' 'start devices=all devices=all'
 denied 'devices|number|MAJ' 'start devices=1:x'
 denied '250:99' 'start devices=250:99'
+# Not even by looking are they made: opening such a number makes a loop or a ramdisk.
+denied '7:99 does not exist' 'start devices=7:99'
+denied '1:77 does not exist' 'start devices=1:77'
+[ ! -e /sys/block/loop99 ] && [ ! -e /sys/block/ram77 ] || fail "a device was made by asking for it"
+denied 'unknown event' 'start devices=all events=Z'
+denied 'unknown operation' 'start devices=all op=wipe'
+denied 'FIRST-LAST' 'start devices=all sector=9-8'
+denied 'out of range' 'start devices=all cgroup=99999999999999999999'
+denied 'mode=overwrite' 'start devices=all on_error=1'
+denied 'needs the events C or BIO_C' 'start devices=all mode=overwrite on_error=1 events=Q,D'
+denied 'needs the events D and C' 'start devices=all mode=overwrite slower_us=9 events=Q,C'
+denied 'filter: no trace is running' 'filter devices=all'
+denied 'freeze: no trace is running' 'freeze'
+denied 'arm: no trace is running' 'arm'
 denied 'power of two' 'start devices=all subbuf_size=5000'
 denied 'subbufs' 'start devices=all subbufs=1'
 denied 'stop: no trace is running' 'stop'
@@ -85,6 +99,17 @@ denied 'flush: no trace is running' 'flush'
 head -c 5000 /dev/zero | tr '\0' x >/tmp/long
 dd if=/tmp/long of=$DIR/control bs=5000 2>/dev/null && fail "control took 5000 bytes"
 status error | grep -q 'too long' || fail "5000 bytes: error=$(status error)"
+checks=$((checks + 1))
+
+# A start that is refused for want of memory leaves the last trace to be read.
+echo 'start devices=all' >$DIR/control || fail "start"
+blkrelay-guest io --dev /dev/one --direct --count 10
+echo stop >$DIR/control || fail "stop"
+before=$(grep -v '^error=' $DIR/status)
+dd if=/dev/zero of=/tmp/big bs=1M count=$(($(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo) / 1024 - 200)) 2>/dev/null || fail "dd"
+denied 'no memory' "start devices=all subbuf_size=4194304 subbufs=$((100 / $(nproc)))" stopped
+rm /tmp/big
+[ "$before" = "$(grep -v '^error=' $DIR/status)" ] || fail "a refused start has changed the last trace"
 checks=$((checks + 1))
 
 # A second one, and unloading under the first.

@@ -306,6 +306,9 @@ pub struct Io {
     /// So many at once, submitted together through io_uring in the order given, and waited for
     #[arg(long, default_value_t = 1)]
     pub batch: u32,
+    /// RWF_NOWAIT, with --batch: an I/O that would have to wait is left out; prints how many were
+    #[arg(long)]
+    pub nowait: bool,
     /// fsync after every so many, 0 never
     #[arg(long, default_value_t = 0)]
     pub fsync: u64,
@@ -350,6 +353,7 @@ pub fn io(io: &Io) -> Result<()> {
     // A generator whose sequence is part of its definition: the same places with every release.
     let mut places = Pcg64Mcg::seed_from_u64(io.random.unwrap_or(0));
     let mut done = 0;
+    let mut again = 0;
     while done < io.count {
         let now = (io.count - done).min(io.batch.into());
         let mut at = Vec::new();
@@ -369,14 +373,18 @@ pub fn io(io: &Io) -> Result<()> {
             at.push(place);
         }
         match &mut ring {
-            None => transfer(&file, &mut buffers[0], io, at[0]),
-            Some(ring) => submit(ring, &file, &mut buffers, io, &at),
+            None => transfer(&file, &mut buffers[0], io, at[0]).with_context(name)?,
+            Some(ring) => {
+                again += submit(ring, &file, &mut buffers, io, &at).with_context(name)?;
+            }
         }
-        .with_context(name)?;
         done += now;
         if io.fsync != 0 && done % io.fsync == 0 {
             file.sync_all().with_context(name)?;
         }
+    }
+    if io.nowait {
+        println!("{again}");
     }
     Ok(())
 }
@@ -394,21 +402,30 @@ fn transfer(file: &File, buffer: &mut [Page], io: &Io, at: u64) -> Result<()> {
     Ok(())
 }
 
-/// One submission of all of `at`, so that the kernel sees them in one plug; then waits for all.
+/// One submission of all of `at`, so that the kernel sees them in one plug; then waits for all. Returns how
+/// many were left out because they would have had to wait.
 fn submit(
     ring: &mut IoUring,
     file: &File,
     buffers: &mut [Vec<Page>],
     io: &Io,
     at: &[u64],
-) -> Result<()> {
+) -> Result<u64> {
+    let mut again = 0;
     let fd = types::Fd(file.as_raw_fd());
     let len = u32::try_from(io.size).context("--size")?;
     for (buffer, at) in buffers.iter_mut().zip(at) {
         let data = buffer.as_mut_ptr().cast::<u8>();
+        let flags = if io.nowait { libc::RWF_NOWAIT } else { 0 };
         let entry = match io.op {
-            Op::Read => opcode::Read::new(fd, data, len).offset(*at).build(),
-            Op::Write => opcode::Write::new(fd, data, len).offset(*at).build(),
+            Op::Read => opcode::Read::new(fd, data, len)
+                .offset(*at)
+                .rw_flags(flags)
+                .build(),
+            Op::Write => opcode::Write::new(fd, data, len)
+                .offset(*at)
+                .rw_flags(flags)
+                .build(),
         };
         // SAFETY: the buffer holds at least `len` bytes and the file is open until the completion has
         // been waited for below; nothing touches the buffers meanwhile, and where waiting fails they are
@@ -425,6 +442,10 @@ fn submit(
             .completion()
             .next()
             .context("a completion is missing")?;
+        if io.nowait && done.result() == -libc::EAGAIN {
+            again += 1;
+            continue;
+        }
         if done.result() < 0 {
             return Err(std::io::Error::from_raw_os_error(-done.result()).into());
         }
@@ -432,7 +453,7 @@ fn submit(
             bail!("short: {} of {} bytes", done.result(), io.size);
         }
     }
-    Ok(())
+    Ok(again)
 }
 
 #[cfg(test)]
