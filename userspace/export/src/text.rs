@@ -15,7 +15,6 @@
 //! - Q goes on with what else it carries, where the trace was recorded with details;
 //! - a gap, and a flight recorder's stop, are lines that begin with `#`.
 
-use blkrelay_format::abi;
 use blkrelay_trace::{Action, Detail, Event, Gap, GapKind, Item, Stop};
 use std::io::{self, Write};
 
@@ -218,11 +217,11 @@ impl<W: Write> Text<W> {
                 number(line, event.id >> 16);
                 line.extend_from_slice(b", ");
                 number(line, event.bytes);
-                line.extend_from_slice(match event.opf.0 & abi::BLKRELAY_W_SCHED {
-                    0 => b" driver tags",
-                    _ => b" scheduler tags",
+                line.extend_from_slice(match event.scheduler_tags() {
+                    false => b" driver tags",
+                    true => b" scheduler tags",
                 });
-                if event.opf.0 & abi::BLKRELAY_W_RESERVED != 0 {
+                if event.reserved_tags() {
                     line.extend_from_slice(b", reserved");
                 }
             }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What a trace is made of once it is merged: events and gaps.
+//! What a trace is made of once it is merged: events, gaps and a flight recorder's stops; and how a time is
+//! written in words.
 
 use crate::clock::ClockMap;
 use crate::op::{self, Opf};
 use blkrelay_format::{abi, Action, Stop as StopRecord};
 use serde::Serialize;
 use std::fmt;
+use std::str::FromStr;
 
 /// A device number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -19,6 +21,25 @@ pub struct Dev {
 impl fmt::Display for Dev {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
+/// A text that is no device number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no device number: want MAJOR:MINOR")]
+pub struct ParseDevError;
+
+/// `major:minor`, as in sysfs.
+impl FromStr for Dev {
+    type Err = ParseDevError;
+
+    fn from_str(text: &str) -> Result<Dev, ParseDevError> {
+        let number = |text: &str| text.parse().map_err(|_| ParseDevError);
+        let (major, minor) = text.split_once(':').ok_or(ParseDevError)?;
+        Ok(Dev {
+            major: number(major)?,
+            minor: number(minor)?,
+        })
     }
 }
 
@@ -131,6 +152,16 @@ impl Event {
     /// Sectors of 512 bytes, rounded down.
     pub fn sectors(&self) -> u32 {
         self.bytes >> 9
+    }
+
+    /// W only: the tags waited for are the scheduler's, else the driver's.
+    pub fn scheduler_tags(&self) -> bool {
+        self.opf.0 & abi::BLKRELAY_W_SCHED != 0
+    }
+
+    /// W only: they are reserved ones.
+    pub fn reserved_tags(&self) -> bool {
+        self.opf.0 & abi::BLKRELAY_W_RESERVED != 0
     }
 
     /// blktrace's RWBS: what and how, as blkparse makes it from the categories.
@@ -323,6 +354,19 @@ pub enum Item {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn device_numbers() {
+        let dev = Dev {
+            major: 253,
+            minor: 1_048_575,
+        };
+        assert_eq!("253:1048575".parse(), Ok(dev));
+        assert_eq!(dev.to_string().parse(), Ok(dev));
+        for bad in ["", "8", ":", "8:", ":0", "8:x", "8:0:0", "8: 0", "-1:0"] {
+            assert_eq!(bad.parse::<Dev>(), Err(ParseDevError), "{bad}");
+        }
+    }
 
     #[test]
     fn times_keep_three_digits() {

@@ -25,7 +25,9 @@ mod verify;
 
 pub use blkrelay_format::Action;
 pub use clock::ClockMap;
-pub use event::{time, Cause, Comm, Detail, Dev, Event, Gap, GapKind, Item, Rwbs, Stop};
+pub use event::{
+    time, Cause, Comm, Detail, Dev, Event, Gap, GapKind, Item, ParseDevError, Rwbs, Stop,
+};
 pub use events::{DeviceInfo, Events};
 pub use filter::{Filter, Place, Selected};
 pub use op::{Kind, Op, Opf};
