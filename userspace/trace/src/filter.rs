@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! What is selected of a trace: the module's filter words, with the module's meaning (`module/filter.rs`),
-//! and those that need to have seen the whole of an I/O.
+//! and those that need to have seen the whole of an I/O. A cgroup alone means less here: the module includes
+//! those below it, and a trace does not tell what they were.
 //!
 //! An event by itself is asked for its device, operation, sectors, size and time. Latency, task and cgroup are
 //! an I/O's: its events are selected together, from its Q to its completion, with those of the
@@ -27,7 +28,7 @@ pub struct Filter {
     pub sizes: Option<(u32, u32)>,
     /// What happened at least and at most so many ns after the first event of the trace.
     pub window: Option<(u64, u64)>,
-    /// What is charged to one of these cgroups, by the details of its Q.
+    /// What is charged to one of these cgroups themselves, by the details of its Q.
     pub cgroups: Vec<u64>,
     /// What was submitted by a thread or a process of one of these ids.
     pub pids: Vec<u32>,

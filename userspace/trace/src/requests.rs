@@ -12,7 +12,8 @@
 //! Filters that change while tracing, and a flight recorder that is armed again, begin a new epoch. What
 //! begins in one epoch and ends in another is cut, as it is by a loss: events of it may have been left out.
 //!
-//! E, IS and ID say nothing of a request that D and C do not, and are not looked at.
+//! E, IS and ID say nothing of a request that D and C do not. IS may be its first event, and only its time is
+//! looked at, where trails are kept.
 //!
 //! State is bounded by what is outstanding: by tags, and by bios, whose addresses are used again. What does
 //! not end at all makes way: see [`CROWD`].
