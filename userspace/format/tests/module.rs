@@ -2,35 +2,15 @@
 //! The module's own pure logic, run on the host: the very files that the kernel runs.
 #![allow(clippy::unwrap_used)]
 
-/// As the module sees the contract.
-mod abi {
-    pub use blkrelay_format::abi::*;
-}
-
-// They keep the kernel's format, which is not ours.
-#[rustfmt::skip]
-#[allow(dead_code, clippy::all, clippy::precedence, clippy::manual_is_multiple_of)]
-#[path = "../../../module/config.rs"]
-mod config;
-#[rustfmt::skip]
-#[allow(dead_code, clippy::all, clippy::undocumented_unsafe_blocks)]
-#[path = "../../../module/filter.rs"]
-mod filter;
-#[rustfmt::skip]
-#[allow(dead_code, clippy::all, clippy::precedence)]
-#[path = "../../../module/record.rs"]
-mod record;
+#[path = "common/module.rs"]
+mod module;
 
 use blkrelay_format::{Action, Record};
-#[rustfmt::skip]
-#[allow(dead_code, clippy::all, clippy::precedence)]
-#[path = "../../../module/stamps.rs"]
-mod stamps;
-
-use config::{Command, Devices, Error, Events, Mode};
-use filter::{Asked, Filter, Ops, Place, Selection};
+use module::config::{Command, Devices, Error, Events, Mode};
+use module::filter::{Asked, Filter, Ops, Place, Selection};
+use module::{abi, config, record, stamps};
 use proptest::prelude::*;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use zerocopy::FromBytes;
 
 /// Names of events as the module might have them.
@@ -242,32 +222,69 @@ proptest! {
         prop_assert_eq!(selection.is_bitmap(), part.is_none());
     }
 
-    /// Against a table without limits: an I/O is timed exactly, to 64 ticks, or not at all.
+    /// Against a table that says whose an entry is: an I/O is timed exactly, to 64 ticks, as long as nobody
+    /// has taken its entry, and else not at all.
     #[test]
-    fn stamps_are_right_or_missing(steps in proptest::collection::vec((0usize..40, any::<bool>(), any::<bool>()), 1..200)) {
+    fn stamps_are_right_or_missing(steps in proptest::collection::vec((0u64..40, any::<bool>(), any::<bool>()), 1..200)) {
         let table: Vec<AtomicU64> = (0..stamps::ENTRIES).map(|_| AtomicU64::new(0)).collect();
-        let mut began = std::collections::BTreeMap::new();
+        // Who began last in each of five entries, and when.
+        let mut held = std::collections::BTreeMap::new();
+        let mut displaced = 0;
         let mut now = 1u64 << 33;
-        for (n, begins, last) in steps {
-            // Some share an entry.
-            let owner = 0xffff_8880_0000_0000_usize + n * 384;
-            now += 1000 + n as u64 * 77;
+        // At least one that finds its entry taken.
+        let taken = [(0, true, false), (5, true, false), (0, false, true)];
+        for (n, begins, last) in taken.into_iter().chain(steps) {
+            let entry = n % 5;
+            let owner = owner_of(entry, n + 1);
+            now += 1000 + n * 77;
             if begins {
                 stamps::begin(&table, owner, now);
-                began.insert(owner, now);
-            } else {
-                let took = stamps::end(&table, owner, now, last);
-                if let Some(took) = took {
-                    let since = now - began[&owner];
-                    prop_assert!(took.abs_diff(since) < 64, "{took} for {since}");
+                held.insert(entry, (n, now));
+                continue;
+            }
+            let took = stamps::end(&table, owner, now, last);
+            match held.get(&entry) {
+                Some((holder, since)) if *holder == n => {
+                    let since = now - since;
+                    prop_assert!(took.is_some_and(|took| took.abs_diff(since) < 64), "{took:?} for {since}");
+                    if last {
+                        held.remove(&entry);
+                        prop_assert_eq!(stamps::end(&table, owner, now, true), None);
+                    }
                 }
-                if last {
-                    began.remove(&owner);
-                    prop_assert_eq!(stamps::end(&table, owner, now, true), None);
+                holder => {
+                    prop_assert_eq!(took, None);
+                    displaced += u32::from(holder.is_some());
                 }
             }
         }
+        prop_assert!(displaced > 0);
     }
+}
+
+/// The address that has this entry of the table, and this rest: the table's mixing undone.
+fn owner_of(entry: u64, rest: u64) -> usize {
+    const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+    // Newton's iteration: an odd number is its own inverse in three bits, and each step doubles them.
+    let step = |x: u64, _| x.wrapping_mul(2u64.wrapping_sub(MIX.wrapping_mul(x)));
+    let inverse = (0..5).fold(MIX, step);
+    let mixed = entry << 24 | rest;
+    let key = mixed.wrapping_mul(inverse) & ((1 << 40) - 1);
+    assert_eq!(key.wrapping_mul(MIX) & ((1 << 40) - 1), mixed);
+    (key << 4) as usize
+}
+
+#[test]
+fn the_later_of_two_has_the_entry() {
+    let table: Vec<AtomicU64> = (0..stamps::ENTRIES).map(|_| AtomicU64::new(0)).collect();
+    let (earlier, later) = (owner_of(7, 1), owner_of(7, 2));
+    stamps::begin(&table, earlier, 6400);
+    stamps::begin(&table, later, 12800);
+    let used = table.iter().filter(|word| word.load(Relaxed) != 0).count();
+    assert_eq!(used, 1);
+    assert_eq!(stamps::end(&table, earlier, 19200, true), None);
+    // And the earlier one's end has not freed it.
+    assert_eq!(stamps::end(&table, later, 19200, true), Some(6400));
 }
 
 #[test]

@@ -5,28 +5,13 @@
 
 mod common;
 
-/// As the module sees the contract.
-mod abi {
-    pub use blkrelay_format::abi::*;
-}
-
-// They keep the kernel's format, which is not ours.
-#[rustfmt::skip]
-#[allow(dead_code, clippy::all, clippy::precedence, clippy::manual_is_multiple_of)]
-#[path = "../../../module/config.rs"]
-mod config;
-#[rustfmt::skip]
-#[allow(dead_code, clippy::all, clippy::undocumented_unsafe_blocks)]
-#[path = "../../../module/filter.rs"]
-mod module_filter;
-#[rustfmt::skip]
-#[allow(dead_code, clippy::all, clippy::precedence)]
-#[path = "../../../module/record.rs"]
-mod record;
+#[path = "../../format/tests/common/module.rs"]
+mod module;
 
 use blkrelay_format::{Action, Detail, Record, SubbufBuilder, Task};
 use blkrelay_trace::{Dev, Event, Filter, Item, Op, Place, Source, Stats};
 use common::*;
+use module::{config, filter, record};
 use proptest::prelude::*;
 use Action::*;
 
@@ -135,15 +120,15 @@ proptest! {
         };
         let places: Vec<_> = asked_places
             .iter()
-            .map(|(queue, part)| module_filter::Place { queue: *queue, part: *part })
+            .map(|(queue, part)| filter::Place { queue: *queue, part: *part })
             .collect();
         let selection = if places.is_empty() {
-            module_filter::Selection::All
+            filter::Selection::All
         } else {
-            module_filter::Selection::Queues(&places)
+            filter::Selection::Queues(&places)
         };
-        let asked = module_filter::Asked {
-            ops: module_filter::Ops::new(start.filter.ops),
+        let asked = filter::Asked {
+            ops: filter::Ops::new(start.filter.ops),
             sectors: start.filter.sectors,
             sizes: start.filter.sizes,
         };
