@@ -2,8 +2,7 @@
 //! The filter words of `record`, `dump` and `report`, and what they stand for: on a running machine by its
 //! sysfs, in a trace by what it knows of its devices.
 
-use crate::module::{mounted, CGROUP2};
-use crate::sysfs::Sysfs;
+use crate::sysfs::{mounted, CGROUP2};
 use crate::Failure;
 use blkrelay_trace::{Dev, Filter, Op, Place, Source};
 use jiff::SignedDuration;
@@ -189,7 +188,7 @@ impl Words {
 /// What a device's name or number stands for in a trace: one place, or one for each disk that had the name.
 fn find(source: &Source, word: &str) -> Result<Vec<Place>, Failure> {
     let name = word.strip_prefix("/dev/").unwrap_or(word);
-    let number = Sysfs::parse_dev(name);
+    let number = name.parse().ok();
     let is = |known: &str, major, minor| name == known || number == Some(Dev { major, minor });
     let mut places = Vec::new();
     for disk in source.disks() {

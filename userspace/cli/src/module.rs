@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The kernel module's files in debugfs: `control`, `status`, `data<CPU>`.
 
+use crate::sysfs::mounted;
 use blkrelay_format::Status;
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -44,26 +45,6 @@ pub enum ModuleError {
 #[derive(Clone, Debug)]
 pub struct Module {
     dir: PathBuf,
-}
-
-/// Where cgroup v2 usually is.
-pub const CGROUP2: &str = "/sys/fs/cgroup";
-
-/// Where a file system is mounted: in its usual place if it is there, else in the first of the others.
-pub fn mounted(kind: &str, usual: &str) -> Option<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let mut points = mounts.lines().filter_map(|line| {
-        let mut words = line.split(' ').skip(1);
-        let point = words.next()?;
-        (words.next()? == kind).then_some(point)
-    });
-    let first = points.next()?;
-    let found = if points.any(|point| point == usual) {
-        usual
-    } else {
-        first
-    };
-    Some(PathBuf::from(found))
 }
 
 impl Module {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Block devices as sysfs shows them.
+//! Block devices as sysfs shows them, and where the kernel's file systems are mounted.
 
 use crate::Failure;
 use blkrelay_format::{Disk, Partition};
@@ -10,6 +10,26 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+
+/// Where cgroup v2 usually is.
+pub const CGROUP2: &str = "/sys/fs/cgroup";
+
+/// Where a file system is mounted: in its usual place if it is there, else in the first of the others.
+pub fn mounted(kind: &str, usual: &str) -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mut points = mounts.lines().filter_map(|line| {
+        let mut words = line.split(' ').skip(1);
+        let point = words.next()?;
+        (words.next()? == kind).then_some(point)
+    });
+    let first = points.next()?;
+    let found = if points.any(|point| point == usual) {
+        usual
+    } else {
+        first
+    };
+    Some(PathBuf::from(found))
+}
 
 /// sysfs, which tests replace by a directory of their own.
 #[derive(Clone, Debug)]
@@ -35,6 +55,12 @@ fn disk_dir(dir: &Path) -> &Path {
     } else {
         dir
     }
+}
+
+/// The device number in a directory of sysfs.
+fn number(dir: &Path) -> Option<Dev> {
+    let text = fs::read_to_string(dir.join("dev")).ok()?;
+    text.trim().parse().ok()
 }
 
 fn read_number<T: std::str::FromStr + Default>(path: &Path) -> T {
@@ -75,15 +101,6 @@ impl Sysfs {
         }
     }
 
-    /// `major:minor`, as in sysfs and on the command line.
-    pub fn parse_dev(text: &str) -> Option<Dev> {
-        let (major, minor) = text.trim().split_once(':')?;
-        Some(Dev {
-            major: major.parse().ok()?,
-            minor: minor.parse().ok()?,
-        })
-    }
-
     /// The directory of a device number, in the tree of devices.
     fn dir(&self, dev: Dev) -> Option<PathBuf> {
         self.root
@@ -108,14 +125,11 @@ impl Sysfs {
                 major: rustix::fs::major(data.rdev()),
                 minor: rustix::fs::minor(data.rdev()),
             }
-        } else if let Some(dev) = Sysfs::parse_dev(&shown) {
+        } else if let Ok(dev) = shown.parse() {
             dev
         } else {
             let dir = self.root.join("class/block").join(word);
-            fs::read_to_string(dir.join("dev"))
-                .ok()
-                .and_then(|text| Sysfs::parse_dev(&text))
-                .ok_or_else(|| format!("{shown}: no such block device"))?
+            number(&dir).ok_or_else(|| format!("{shown}: no such block device"))?
         };
         let dir = self
             .dir(dev)
@@ -125,10 +139,6 @@ impl Sysfs {
 
     /// The device in a directory of sysfs.
     fn at(dir: &Path) -> Option<Resolved> {
-        let number = |dir: &Path| {
-            let text = fs::read_to_string(dir.join("dev")).ok()?;
-            Sysfs::parse_dev(&text)
-        };
         Some(Resolved {
             dev: number(dir)?,
             name: name_of(dir),
@@ -171,14 +181,14 @@ impl Sysfs {
 
     /// The disk in a directory of sysfs, with its partitions.
     fn disk(&self, dir: &Path) -> Option<Disk> {
-        let dev = Sysfs::parse_dev(&fs::read_to_string(dir.join("dev")).ok()?)?;
+        let dev = number(dir)?;
         let mut partitions: Vec<Partition> = fs::read_dir(dir)
             .ok()?
             .flatten()
             .map(|entry| entry.path())
             .filter(|path| path.join("partition").exists())
             .filter_map(|path| {
-                let dev = Sysfs::parse_dev(&fs::read_to_string(path.join("dev")).ok()?)?;
+                let dev = number(&path)?;
                 Some(Partition {
                     name: name_of(&path),
                     major: dev.major,
@@ -220,27 +230,10 @@ impl Sysfs {
     /// The disks that a file system on `dev` writes to: its own, and those below a stacked device. Empty if
     /// it is on no disk.
     pub fn disks_below(&self, dev: Dev) -> BTreeSet<Dev> {
-        let mut found = BTreeSet::new();
-        let mut pending = vec![self.dir(dev)];
-        while let Some(next) = pending.pop() {
-            let Some(mut dir) = next else { continue };
-            if dir.join("partition").exists() {
-                dir.pop();
-            }
-            let number = fs::read_to_string(dir.join("dev"))
-                .ok()
-                .and_then(|text| Sysfs::parse_dev(&text));
-            let Some(number) = number else { continue };
-            if found.insert(number) {
-                let slaves = fs::read_dir(dir.join("slaves")).into_iter().flatten();
-                pending.extend(
-                    slaves
-                        .flatten()
-                        .map(|slave| slave.path().canonicalize().ok()),
-                );
-            }
-        }
-        found
+        let device = self.dir(dev).and_then(|dir| Sysfs::at(&dir));
+        let stack = device.map(|device| self.stack(&device));
+        let stack = stack.into_iter().flatten();
+        stack.map(|device| device.disk).collect()
     }
 }
 

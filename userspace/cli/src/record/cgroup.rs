@@ -2,8 +2,8 @@
 //! A cgroup of COMMAND's own. An I/O is charged to the cgroup of who caused it, wherever it is issued from: so
 //! what the page cache writes back later is told apart too, if the memory controller is there.
 
-use crate::module::{mounted, CGROUP2};
 use crate::say;
+use crate::sysfs::{mounted, CGROUP2};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;

@@ -37,6 +37,8 @@ struct Session {
     devices: Vec<Resolved>,
     /// The command that started it.
     start: String,
+    /// The module's, once it had started.
+    begun: Status,
     table: Table,
 }
 
@@ -71,8 +73,8 @@ pub fn run(options: args::Record) -> Result<Outcome, Failure> {
     let cgroup = own_cgroup(&options);
     let start = start_command(&options, &devices, &words, cgroup.as_ref());
     capture.control().command(&start)?;
-    let status = module.status()?;
-    capture.open_data(BUFFER.max(status.number("subbuf_size") as usize))?;
+    let begun = module.status()?;
+    capture.open_data(BUFFER.max(begun.number("subbuf_size") as usize))?;
     let command = Running::start(&options.command, cgroup.as_ref())?;
     let numbers = devices.iter().map(|device| device.disk).collect();
     let mut session = Session {
@@ -82,6 +84,7 @@ pub fn run(options: args::Record) -> Result<Outcome, Failure> {
         options,
         devices,
         start,
+        begun,
     };
     let recorded = session.record(command.as_ref(), target, &path);
     // Stops it, if that has not been done.
@@ -123,7 +126,7 @@ impl Session {
         if self.options.flight {
             return self.fly(target, path);
         }
-        let mut recording = target.begin(&self.meta()?)?;
+        let mut recording = target.begin(&self.meta())?;
         let end = self.capture.run(&mut recording.writer, &mut self.table);
         self.capture.stop();
         self.save(recording, end)
@@ -132,20 +135,21 @@ impl Session {
     /// Waits for the flight recorder to be frozen and saves what it kept, once or time after time.
     fn fly(&mut self, mut target: Target, path: &Path) -> Result<(End, bool), Failure> {
         let mut all = true;
-        for number in 2.. {
+        let mut number = 1;
+        loop {
             let end = self.capture.wait_frozen()?;
-            let recording = target.begin(&self.meta()?)?;
+            let recording = target.begin(&self.meta())?;
             let (end, whole) = self.save(recording, end)?;
             all &= whole;
             if end != End::Trigger || !self.options.rearm {
                 self.capture.stop();
                 return Ok((end, all));
             }
+            number += 1;
             let next = file_name(&self.options, path, number);
             target = Target::open(&next, self.options.force)?;
             self.capture.arm()?;
         }
-        Ok((End::Stopped, all))
     }
 
     /// Reads what the module still holds, and ends the file. Returns why it ended, and whether all is in it.
@@ -153,7 +157,7 @@ impl Session {
         if !matches!(end, End::Error(_)) {
             let mut rest = || -> Result<(), String> {
                 self.capture.drain(&mut recording.writer)?;
-                if let Some(disks) = self.table.changed_at_all() {
+                if let Some(disks) = self.table.refresh() {
                     let written = recording.writer.chunk(ChunkType::Devices, 0, &disks);
                     written.map_err(|error| error.to_string())?;
                 }
@@ -176,13 +180,12 @@ impl Session {
         Ok((trailer.end, whole))
     }
 
-    fn meta(&self) -> Result<Meta, Failure> {
-        let status = self.module.status()?;
+    fn meta(&self) -> Meta {
         let uname = rustix::system::uname();
         let text = |field: &std::ffi::CStr| field.to_string_lossy().into_owned();
         let boot_id =
             std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        Ok(Meta {
+        Meta {
             format: FORMAT_VERSION,
             writer: concat!("blkrelay ", env!("CARGO_PKG_VERSION")).to_owned(),
             kernel: Kernel {
@@ -192,16 +195,16 @@ impl Session {
             },
             host: text(uname.nodename()),
             boot_id: boot_id.trim().to_owned(),
-            trace_id: status.get("trace_id").to_owned(),
+            trace_id: self.begun.get("trace_id").to_owned(),
             start_realtime_ns: realtime_ns(),
-            clock: status.get("clock").to_owned(),
-            khz: status.number("khz"),
+            clock: self.begun.get("clock").to_owned(),
+            khz: self.begun.number("khz"),
             devices: self.table.disks().to_vec(),
             options: Options {
                 devices: devices_word(&self.devices),
                 start: self.start.clone(),
-                subbuf_size: status.number("subbuf_size"),
-                subbufs: status.number("subbufs"),
+                subbuf_size: self.begun.number("subbuf_size"),
+                subbufs: self.begun.number("subbufs"),
                 seconds: self.options.seconds,
             },
             command: self
@@ -210,7 +213,7 @@ impl Session {
                 .iter()
                 .map(|word| word.to_string_lossy().into_owned())
                 .collect(),
-        })
+        }
     }
 }
 

@@ -40,11 +40,12 @@ impl Table {
             return None;
         }
         self.fingerprint = now;
-        self.changed_at_all()
+        self.refresh()
     }
 
-    /// As [`Table::changed`], but looks at everything: sizes, partitions and schedulers change as well.
-    pub fn changed_at_all(&mut self) -> Option<Vec<u8>> {
+    /// Looks at everything again: sizes, partitions and schedulers change as well. The payload as of
+    /// [`Table::changed`].
+    pub fn refresh(&mut self) -> Option<Vec<u8>> {
         let disks = self.sysfs.disks(&self.only);
         if disks == self.disks {
             return None;
@@ -85,7 +86,7 @@ mod tests {
         // A new size alone is seen at the end.
         put(root, "block/sdb/size", "2048\n");
         assert_eq!(table.changed(), None);
-        let told = parse_devices(&table.changed_at_all().unwrap()).unwrap();
+        let told = parse_devices(&table.refresh().unwrap()).unwrap();
         assert_eq!(told[1].sectors, 2048);
         fs::remove_dir_all(root.join("block/sda")).unwrap();
         assert_eq!(parse_devices(&table.changed().unwrap()).unwrap().len(), 1);
