@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The command line, as clap sees it. Nothing is resolved here.
 
-use crate::filter::{self, Words};
+use crate::filter::{self, TraceWords, Words};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -102,7 +102,7 @@ pub struct Dump {
     #[arg(short = 'n', long, value_name = "N")]
     pub events: Option<u64>,
     #[command(flatten)]
-    pub filter: Words,
+    pub filter: TraceWords,
 }
 
 /// `blkrelay report`
@@ -114,7 +114,7 @@ pub struct Report {
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
-    pub filter: Words,
+    pub filter: TraceWords,
 }
 
 /// `blkrelay verify`

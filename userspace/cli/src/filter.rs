@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The filter words of `record`, `dump` and `report`, and what they stand for: on a running machine by its
-//! sysfs, in a trace by what it knows of its devices.
+//! The filter words of `record`, those of `dump` and `report`, and what they stand for: on a running machine by
+//! its sysfs, in a trace by what it knows of its devices.
 
 use crate::sysfs::{mounted, CGROUP2};
 use crate::Failure;
@@ -9,12 +9,12 @@ use jiff::SignedDuration;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::MetadataExt;
 
-/// What is selected: all that is given must hold; of a list, one.
+/// What the module can be asked for: all that is given must hold; of a list, one.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Filters: all that are given must hold")]
 pub struct Words {
     /// Disk or partition: /dev/sda, sda, sda1 or 8:0; may be given several times [default: all]
-    #[arg(short, long = "dev", alias = "device", value_name = "DEV")]
+    #[arg(short, long = "dev", value_name = "DEV")]
     pub devices: Vec<OsString>,
     /// Operations: read, write, flush, discard, secure_erase, write_zeroes, zone_append, zone, passthrough
     #[arg(long = "op", value_name = "OP,…", value_delimiter = ',', value_parser = op)]
@@ -29,19 +29,27 @@ pub struct Words {
     /// those below it; dump and report need a trace with --detail
     #[arg(long = "cgroup", value_name = "PATH|ID")]
     pub cgroups: Vec<OsString>,
-    /// dump and report: I/Os that took at least so long, as 20ms: D to C, or Q to C where there is no D
+}
+
+/// What a trace can be asked for: that, and what needs to have seen the whole of an I/O.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Filters: all that are given must hold")]
+pub struct TraceWords {
+    #[command(flatten)]
+    pub words: Words,
+    /// I/Os that took at least so long, as 20ms: D to C, or Q to C where there is no D
     #[arg(long, value_name = "TIME", value_parser = nanoseconds)]
     pub min_latency: Option<u64>,
-    /// dump and report: I/Os submitted by this thread or process; may be given several times
+    /// I/Os submitted by this thread or process; may be given several times
     #[arg(long = "pid", value_name = "PID")]
     pub pids: Vec<u32>,
-    /// dump and report: I/Os submitted by tasks of this name; may be given several times
+    /// I/Os submitted by tasks of this name; may be given several times
     #[arg(long = "comm", value_name = "NAME")]
     pub comms: Vec<String>,
-    /// dump and report: not before this second of the trace, as dump prints it
+    /// Not before this second of the trace, as dump prints it
     #[arg(long, value_name = "SECONDS", value_parser = since)]
     pub from: Option<u64>,
-    /// dump and report: not after this second of the trace
+    /// Not after this second of the trace
     #[arg(long, value_name = "SECONDS", value_parser = since)]
     pub to: Option<u64>,
 }
@@ -123,20 +131,8 @@ impl Words {
     ///
     /// # Errors
     ///
-    /// If there is a word that the module does not know, or no such cgroup.
+    /// If there is no such cgroup.
     pub fn for_module(&self) -> Result<String, Failure> {
-        let readers = [
-            ("--min-latency", self.min_latency.is_some()),
-            ("--pid", !self.pids.is_empty()),
-            ("--comm", !self.comms.is_empty()),
-            ("--from", self.from.is_some()),
-            ("--to", self.to.is_some()),
-        ];
-        if let Some((word, _)) = readers.iter().find(|(_, given)| *given) {
-            return Err(
-                format!("{word}: is a filter of dump and report: record without it").into(),
-            );
-        }
         let mut words = String::new();
         if !self.ops.is_empty() {
             let names: Vec<&str> = self.ops.iter().map(|(name, _)| *name).collect();
@@ -155,29 +151,32 @@ impl Words {
         }
         Ok(words)
     }
+}
 
+impl TraceWords {
     /// The filter of a trace.
     ///
     /// # Errors
     ///
     /// If it has no such device, or lacks what is asked for.
     pub fn for_trace(&self, source: &Source) -> Result<Filter, Failure> {
+        let words = &self.words;
         let start = &source.meta().options.start;
-        if !self.cgroups.is_empty() && !start.is_empty() && !start.contains(" detail=1") {
+        if !words.cgroups.is_empty() && !start.is_empty() && !start.contains(" detail=1") {
             return Err("--cgroup: the trace has no details: record with --detail".into());
         }
         let mut places = Vec::new();
-        for word in &self.devices {
+        for word in &words.devices {
             places.extend(find(source, &word.to_string_lossy())?);
         }
         let window = (self.from.unwrap_or(0), self.to.unwrap_or(u64::MAX));
         Ok(Filter {
             places,
-            ops: self.ops.iter().map(|(_, op)| *op).collect(),
-            sectors: self.sector,
-            sizes: self.size,
+            ops: words.ops.iter().map(|(_, op)| *op).collect(),
+            sectors: words.sector,
+            sizes: words.size,
             window: (self.from.is_some() || self.to.is_some()).then_some(window),
-            cgroups: self.cgroup_ids()?,
+            cgroups: words.cgroup_ids()?,
             pids: self.pids.clone(),
             comms: self.comms.clone(),
             min_latency_ns: self.min_latency,
@@ -278,14 +277,5 @@ mod tests {
             " op=read,zone sector=8-15 size=0-4096 cgroup=17,18"
         );
         assert_eq!(Words::default().for_module().unwrap(), "");
-        let words = Words {
-            pids: vec![1],
-            ..Words::default()
-        };
-        let error = words.for_module().unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "--pid: is a filter of dump and report: record without it"
-        );
     }
 }
