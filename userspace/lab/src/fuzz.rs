@@ -19,9 +19,6 @@ const LONGEST: usize = 4096;
 const SLOT: usize = 32;
 /// `status` is compared after so many writes, and after each that was obeyed.
 const OFTEN: u64 = 64;
-/// A write that takes longer did not return quickly. Others may hold the lock in front of it, each of
-/// them waiting for grace periods, on an emulated machine.
-const SLOW: Duration = Duration::from_secs(20);
 
 /// Arguments of `fuzz`.
 #[derive(Debug, clap::Args)]
@@ -44,9 +41,7 @@ const ERRORS: &[Errno] = &[
     Errno::EBUSY,
     Errno::EALREADY,
     Errno::ENODEV,
-    Errno::ENXIO,
     Errno::ENOMEM,
-    Errno::EOPNOTSUPP,
 ];
 
 const VERBS: &[&str] = &["start", "stop", "flush", "filter", "freeze", "arm"];
@@ -291,10 +286,8 @@ pub fn fuzz(args: &Fuzz) -> Result<()> {
         let text = generator.text();
         let began = Instant::now();
         let written = control.write(&text);
-        let took = began.elapsed();
-        slowest = slowest.max(took);
+        slowest = slowest.max(began.elapsed());
         let shown = || format!("write {n}: {:?}", String::from_utf8_lossy(&text));
-        ensure!(took < SLOW, "{}: took {took:?}", shown());
         let answer = match written {
             Ok(len) => {
                 ensure!(len == text.len(), "{}: took {len} bytes", shown());

@@ -4,7 +4,7 @@
 use anyhow::{bail, Context, Result};
 use blkrelay_lab::clock::Clock;
 use blkrelay_lab::{agent, compare, fault, fuzz, setup2, spin};
-use blkrelay_trace::Item;
+use blkrelay_trace::{Dev, Item};
 use clap::{Parser, Subcommand};
 use nix::unistd::{setgid, setuid};
 use std::collections::{BTreeMap, BTreeSet};
@@ -105,6 +105,8 @@ enum Command {
     /// Prints what each CPU recorded in each configuration epoch: CPU EPOCH EVENTS, then the devices and the
     /// operations.
     Epochs { trace: PathBuf },
+    /// Prints each disk that a trace has events of: MAJ:MIN DISKSEQ QUEUE.
+    Disks { trace: PathBuf },
     /// Runs a command as another user; exits with its status.
     As {
         uid: u32,
@@ -195,6 +197,7 @@ fn run(command: Command) -> Result<ExitCode> {
             println!("{} events", spin::once(&trace, &numbers, count, others)?);
         }
         Command::Epochs { trace } => epochs(&trace)?,
+        Command::Disks { trace } => disks(&trace)?,
         Command::As { uid, command } => {
             setgid(uid.into())?;
             setuid(uid.into())?;
@@ -217,7 +220,7 @@ fn epochs(path: &Path) -> Result<()> {
         let dev = event.dev.unwrap_or_default();
         let (events, seen) = epochs.entry((event.cpu, event.epoch)).or_default();
         *events += 1;
-        seen.insert(format!("dev={}:{}", dev.major, dev.minor));
+        seen.insert(format!("dev={dev}"));
         // Nothing else says what the operation of an event of a queue is.
         if event.sector.is_some() {
             seen.insert(format!("op={}", event.opf.0 & 0xff));
@@ -226,6 +229,20 @@ fn epochs(path: &Path) -> Result<()> {
     for ((cpu, epoch), (events, seen)) in epochs {
         let seen: Vec<String> = seen.into_iter().collect();
         println!("{cpu} {epoch} {events} {}", seen.join(" "));
+    }
+    Ok(())
+}
+
+fn disks(path: &Path) -> Result<()> {
+    let mut disks: BTreeSet<(Dev, u64, u16)> = BTreeSet::new();
+    for item in blkrelay_trace::open(path)?.events() {
+        if let Item::Event(event) = item {
+            let dev = event.dev.unwrap_or_default();
+            disks.insert((dev, event.diskseq, event.queue));
+        }
+    }
+    for (dev, diskseq, queue) in disks {
+        println!("{dev} {diskseq} {queue}");
     }
     Ok(())
 }
