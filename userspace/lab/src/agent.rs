@@ -506,6 +506,7 @@ mod tests {
             direct: false,
             dsync: false,
             batch: 1,
+            nowait: false,
             fsync: 2,
         })
         .unwrap();
