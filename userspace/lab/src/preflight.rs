@@ -245,6 +245,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             tree.rustc.display()
         );
     }
+    // Only some stress tests need it.
+    if let Err(e) = tools::libclang().and_then(|dir| Clang::beside(&dir)) {
+        println!("missing for the kasan kernel: clang: {e}");
+    }
     if missing.is_empty() {
         println!("nothing is missing");
         return Ok(ExitCode::SUCCESS);
