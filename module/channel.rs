@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The relay channel: every CPU's buffer, from start to the next start.
+//! The relay channel: every CPU's buffer, from start to the next start; what changes meanwhile (the filter,
+//! the epoch), and the counters.
 //!
 //! `stream.rs` writes into the buffers and `reader.rs` reads them. Each CPU has a relay channel of its
 //! own, "global" as the relay core calls one that has a single buffer. So it is ours to decide what
@@ -9,28 +10,33 @@
 
 use crate::{
     abi,
-    clock::Clock,
-    config::{
-        self,
-        Mode, //
+    config::Mode,
+    cpus::{
+        possible_cpus,
+        synchronize_probes,
+        CpusReadLock, //
     },
-    control,
     devices::Queues,
-    filter::{
-        Asked,
-        Ops,
-        Place,
-        Selection,
-        FILTER, //
+    filter::FILTER,
+    flight::{
+        freeze_wait,
+        Flight, //
     },
-    flight::Flight,
     reader,
     record::{
         HEAD,
         SLOT, //
     },
+    shared::{
+        self,
+        Config,
+        FilterSet,
+        Shared,
+        CURRENT, //
+    },
     stream::{
         self,
+        on_each_cpu,
         Stream, //
     }, //
 };
@@ -52,52 +58,6 @@ use kernel::{
         Release, //
     }, //
 };
-
-/// What a trace is made with.
-#[derive(Clone, Copy)]
-pub(crate) struct Config {
-    /// Bytes of a sub-buffer; a power of two, at least a page.
-    pub(crate) subbuf_size: u32,
-    /// Sub-buffers of each CPU, at least 2.
-    pub(crate) subbufs: u32,
-    /// What happens when a buffer is full.
-    pub(crate) mode: Mode,
-    /// Random, new for each trace.
-    pub(crate) trace_id: [u8; 16],
-    /// What the time stamps count.
-    pub(crate) clock: Clock,
-}
-
-/// What writers and readers need to know of the channel.
-pub(crate) struct Shared {
-    pub(crate) config: Config,
-    pub(crate) queues: Queues,
-    flight: Option<Pin<KBox<Flight>>>,
-    /// The debugfs directory that the data files are in.
-    directory: *mut bindings::dentry,
-    /// Set when nothing is written any more and every sub-buffer is finished.
-    pub(crate) ended: Atomic<bool>,
-}
-
-// SAFETY: All of it is plain data or locks for itself: the queues and the flight recorder are atomics,
-// and the directory is handed to debugfs only.
-unsafe impl Send for Shared {}
-
-// SAFETY: As above.
-unsafe impl Sync for Shared {}
-
-impl Shared {
-    /// The flight recorder, if it is one.
-    pub(crate) fn flight(&self) -> Option<&Flight> {
-        self.flight.as_deref()
-    }
-}
-
-/// The open channel, or null.
-///
-/// Probes reach the channel through this. It is set before the filter lets the first event pass and
-/// cleared after the last probe has returned, and changes with the CPU hotplug lock held only.
-pub(crate) static CURRENT: Atomic<*mut Shared> = Atomic::new(null_mut());
 
 /// Prepares for CPUs and disks that come.
 ///
@@ -130,114 +90,6 @@ pub(crate) fn exit() {
         abi::blkrelay_hotplug_exit();
     }
     reader::exit();
-}
-
-/// Every CPU that this machine can have.
-pub(crate) fn possible_cpus() -> impl Iterator<Item = u32> {
-    let ids = kernel::cpu::nr_cpu_ids();
-
-    // SAFETY: Reads a mask that is constant after boot.
-    (0..ids).filter(|&cpu| unsafe { abi::blkrelay_cpu_possible(cpu) })
-}
-
-/// Calls `function` on a CPU, with interrupts off there, and waits until it has returned. Returns false
-/// if that CPU is offline.
-///
-/// # Safety
-///
-/// `function` may run in an interrupt, and takes a null pointer.
-pub(crate) unsafe fn on_cpu(
-    _cpus: &CpusReadLock,
-    cpu: u32,
-    function: unsafe extern "C" fn(*mut c_void),
-) -> bool {
-    // SAFETY: Reads the mask of CPUs; with the lock held what it says of this one stays true.
-    if !unsafe { abi::blkrelay_cpu_online(cpu) } {
-        return false;
-    }
-    // SAFETY: By the contract. It waits, so nothing of it is left when this returns.
-    to_result(unsafe {
-        bindings::smp_call_function_single(cpu as i32, Some(function), null_mut(), true)
-    })
-    .is_ok()
-}
-
-/// For each CPU's stream: `online` on the CPU itself, `offline` for it if it is offline.
-///
-/// # Safety
-///
-/// As [`on_cpu`].
-pub(crate) unsafe fn on_each_cpu(
-    shared: &Shared,
-    online: unsafe extern "C" fn(*mut c_void),
-    mut offline: impl FnMut(Stream<'_>),
-) {
-    let cpus = CpusReadLock::new();
-
-    for cpu in possible_cpus() {
-        // SAFETY: By the contract.
-        if !unsafe { on_cpu(&cpus, cpu, online) } {
-            // SAFETY: An offline CPU runs no probe, and with the lock held it stays offline.
-            offline(unsafe { Stream::new(abi::blkrelay_cpu_ptr(cpu), shared) });
-        }
-    }
-}
-
-// ---- The filter ---------------------------------------------------------------------------------
-
-/// What is recorded: never changed once it has been published.
-pub(crate) struct FilterSet {
-    /// `None` stands for all devices.
-    places: Option<KVec<Place>>,
-    /// What is asked besides.
-    pub(crate) asked: Asked,
-    cgroups: config::Cgroups,
-}
-
-impl FilterSet {
-    /// # Errors
-    ///
-    /// `ENOMEM`.
-    pub(crate) fn new(
-        filter: &config::Filter<'_>,
-        places: Option<KVec<Place>>,
-    ) -> Result<KBox<Self>> {
-        Ok(KBox::new(
-            Self {
-                places,
-                asked: Asked {
-                    ops: Ops::new(filter.ops),
-                    sectors: filter.sectors,
-                    sizes: filter.sizes,
-                },
-                cgroups: filter.cgroups,
-            },
-            GFP_KERNEL,
-        )?)
-    }
-
-    /// Which devices.
-    #[inline]
-    pub(crate) fn selection(&self) -> Selection<'_> {
-        match &self.places {
-            None => Selection::All,
-            Some(places) => Selection::Queues(places),
-        }
-    }
-
-    /// Ids of the cgroups; none stands for all.
-    pub(crate) fn cgroups(&self) -> &[u64] {
-        self.cgroups.ids()
-    }
-
-    /// Whether there is nothing to ask that the bitmap does not answer.
-    fn is_bitmap(&self) -> bool {
-        self.selection().is_bitmap() && self.asked.is_nothing() && self.cgroups().is_empty()
-    }
-
-    fn as_ptr(&self) -> *const c_void {
-        core::ptr::from_ref(self).cast()
-    }
 }
 
 // ---- The channel --------------------------------------------------------------------------------
@@ -590,38 +442,6 @@ pub(crate) struct Counters {
     pub(crate) buffer: bool,
 }
 
-/// Waits until every probe that runs now has returned. May sleep: for commands only.
-pub(crate) fn synchronize_probes() {
-    // SAFETY: By the above. No lock is held that a probe takes: they take none.
-    unsafe { abi::blkrelay_synchronize_probes() };
-}
-
-/// Waits until nothing of a freeze is under way. Who calls this sees to it that no trigger is pulled
-/// any more, or that one has been. May sleep: for commands only.
-pub(crate) fn freeze_wait() {
-    // SAFETY: By the above. The freeze takes CPU hotplug's lock, which is not held here.
-    unsafe { abi::blkrelay_freeze_wait() };
-}
-
-/// Keeps CPUs from coming and going.
-pub(crate) struct CpusReadLock(());
-
-impl CpusReadLock {
-    /// May sleep. Never taken twice by one thread.
-    pub(crate) fn new() -> Self {
-        // SAFETY: Commands and the work item that freezes take it, and none of them holds it already.
-        unsafe { bindings::cpus_read_lock() };
-        Self(())
-    }
-}
-
-impl Drop for CpusReadLock {
-    fn drop(&mut self) {
-        // SAFETY: Taken by `new`.
-        unsafe { bindings::cpus_read_unlock() };
-    }
-}
-
 /// Of a trace's first events.
 const FIRST_EPOCH: u32 = 1;
 
@@ -634,7 +454,7 @@ static NEXT_FILTER: Atomic<*mut c_void> = Atomic::new(null_mut());
 /// Called by [`on_each_cpu`], for [`Channel::next_epoch`], which borrows the channel.
 unsafe extern "C" fn next_epoch_here(_: *mut c_void) {
     // SAFETY: By the contract.
-    if let Some(shared) = unsafe { stream::current() } {
+    if let Some(shared) = unsafe { shared::current() } {
         // SAFETY: This CPU, with interrupts off.
         unsafe { Stream::new(abi::blkrelay_this_cpu(), shared) }
             .set_epoch(NEXT_EPOCH.load(Relaxed), NEXT_FILTER.load(Relaxed));
@@ -648,7 +468,7 @@ unsafe extern "C" fn next_epoch_here(_: *mut c_void) {
 /// Called by [`on_each_cpu`], for [`Channel::flush`], which borrows the channel.
 unsafe extern "C" fn flush_here(_: *mut c_void) {
     // SAFETY: By the contract.
-    if let Some(shared) = unsafe { stream::current() } {
+    if let Some(shared) = unsafe { shared::current() } {
         // SAFETY: This CPU, with interrupts off.
         unsafe { Stream::new(abi::blkrelay_this_cpu(), shared) }.finish();
     }
@@ -715,7 +535,7 @@ fn close_buffers() {
 #[no_mangle]
 unsafe extern "C" fn blkrelay_cpu_prepare(cpu: u32) {
     // SAFETY: By the contract.
-    let Some(shared) = (unsafe { stream::current() }) else {
+    let Some(shared) = (unsafe { shared::current() }) else {
         return;
     };
     let bytes = u64::from(shared.config.subbuf_size) * u64::from(shared.config.subbufs);
@@ -784,7 +604,7 @@ unsafe extern "C" fn create_buf_file(
     unsafe { *is_global = 1 };
     match CString::try_from_fmt(fmt!("data{cpu}")) {
         // SAFETY: By the contract.
-        Ok(name) => unsafe { control::create_data_file(&name, parent, mode, cpu) },
+        Ok(name) => unsafe { reader::create_data_file(&name, parent, mode, cpu) },
         Err(_) => null_mut(),
     }
 }

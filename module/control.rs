@@ -39,10 +39,6 @@
 //! recorder those that were written over count as consumed. A CPU without a buffer, because there was no
 //! memory when it came up, loses all its events.
 //!
-//! The files have operations of their own with the module as their owner, so an open one keeps the
-//! module. The kernel crate's debugfs files do not: their owner is NULL, and closing one after the
-//! module has gone is fatal.
-//!
 //! Locks, outermost first: the state below, a reader's turn (`reader.rs`), a flight recorder's
 //! (`flight.rs`), CPU hotplug, the relay core's own, the readers' (`reader.rs`). A data file's operations
 //! take the second, third and last one only, because closing the channel waits for them. What a probe, an interrupt or a work item does
@@ -51,9 +47,7 @@
 use crate::{
     abi,
     channel::{
-        self,
         Channel,
-        FilterSet,
         OpenError, //
     },
     clock::Clock,
@@ -70,6 +64,13 @@ use crate::{
         Queues,
         ResolveError, //
     },
+    files::{
+        make_directory,
+        make_file,
+        Directory,
+        Operations,
+        OPERATIONS, //
+    },
     filter::FILTER,
     flight::{
         self,
@@ -80,12 +81,12 @@ use crate::{
         self,
         Events, //
     },
-    reader::{
-        self,
-        Reader, //
+    reader,
+    shared::{
+        Config,
+        FilterSet, //
     },
-    tracepoint::Probes,
-    BlkRelay, //
+    tracepoint::Probes, //
 };
 use core::fmt;
 use kernel::{
@@ -95,7 +96,6 @@ use kernel::{
         c_char,
         c_int, //
     },
-    module::this_module,
     prelude::*,
     types::ForeignOwnable,
     uaccess::{
@@ -184,24 +184,6 @@ impl Trace {
         self.holder = None;
         // SAFETY: There are no probes any more.
         unsafe { self.channel.end() };
-    }
-}
-
-/// The debugfs directory, with all files in it.
-///
-/// # Invariants
-///
-/// Points to a directory that this module has made.
-struct Directory(*mut bindings::dentry);
-
-// SAFETY: debugfs locks for itself.
-unsafe impl Send for Directory {}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        // SAFETY: By the type invariant. Removes what is in it as well, and waits for calls that
-        // are under way.
-        unsafe { bindings::debugfs_remove(self.0) };
     }
 }
 
@@ -547,7 +529,7 @@ impl State {
             self.trace = None;
         }
 
-        let config = channel::Config {
+        let config = Config {
             subbuf_size,
             subbufs,
             mode: start.mode,
@@ -818,18 +800,6 @@ impl State {
 
 // ---- The files' operations ----------------------------------------------------------------------
 
-/// File operations in static memory.
-struct Operations(bindings::file_operations);
-
-// SAFETY: Never changed.
-unsafe impl Sync for Operations {}
-
-const OPERATIONS: bindings::file_operations = bindings::file_operations {
-    owner: this_module::<BlkRelay>().as_ptr(),
-    llseek: Some(bindings::noop_llseek),
-    ..pin_init::zeroed()
-};
-
 static CONTROL: Operations = Operations(bindings::file_operations {
     open: Some(control_open),
     write: Some(control_write),
@@ -844,60 +814,6 @@ static STATUS: Operations = Operations(bindings::file_operations {
     release: Some(status_release),
     ..OPERATIONS
 });
-
-static DATA: Operations = Operations(bindings::file_operations {
-    open: Some(data_open),
-    read: Some(data_read),
-    poll: Some(data_poll),
-    release: Some(data_release),
-    ..OPERATIONS
-});
-
-fn make_directory(name: &CStr) -> Result<Directory> {
-    // SAFETY: A string, and debugfs's own root.
-    let dentry = unsafe { bindings::debugfs_create_dir(name.as_char_ptr(), core::ptr::null_mut()) };
-
-    // INVARIANT: Made just now.
-    Ok(Directory(kernel::error::from_err_ptr(dentry)?))
-}
-
-/// # Safety
-///
-/// `parent` is a debugfs directory. It goes, and takes the file with it, before the module does.
-unsafe fn make_file(
-    name: &CStr,
-    mode: bindings::umode_t,
-    parent: *mut bindings::dentry,
-    data: usize,
-    operations: &'static Operations,
-) -> Result<*mut bindings::dentry> {
-    // SAFETY: By the contract; the operations are static.
-    kernel::error::from_err_ptr(unsafe {
-        bindings::debugfs_create_file_full(
-            name.as_char_ptr(),
-            mode,
-            parent,
-            core::ptr::without_provenance_mut(data),
-            core::ptr::null(),
-            &operations.0,
-        )
-    })
-}
-
-/// Makes a CPU's data file. Returns null if it cannot be made.
-///
-/// # Safety
-///
-/// As [`make_file`]; `cpu` is a possible CPU.
-pub(crate) unsafe fn create_data_file(
-    name: &CStr,
-    parent: *mut bindings::dentry,
-    mode: bindings::umode_t,
-    cpu: u32,
-) -> *mut bindings::dentry {
-    // SAFETY: By the contract.
-    unsafe { make_file(name, mode, parent, cpu as usize, &DATA) }.unwrap_or(core::ptr::null_mut())
-}
 
 /// `control` is opened.
 ///
@@ -1012,77 +928,5 @@ unsafe extern "C" fn status_release(
 ) -> c_int {
     // SAFETY: Set by `status_open`; the file is not used any more.
     drop(unsafe { <KBox<Text> as ForeignOwnable>::from_foreign((*file).private_data) });
-    0
-}
-
-/// A data file is opened, which makes its opener the reader of that stream.
-///
-/// # Safety
-///
-/// `open` of a file that [`create_data_file`] has made.
-unsafe extern "C" fn data_open(inode: *mut bindings::inode, file: *mut bindings::file) -> c_int {
-    from_result(|| {
-        // SAFETY: What `create_data_file` has put there.
-        let cpu = unsafe { (*inode).i_private } as usize as u32;
-        let reader = Reader::new(cpu)?;
-
-        // SAFETY: What `open` is called with; nobody else has it yet.
-        unsafe { (*file).private_data = reader.into_foreign() };
-        // SAFETY: As above. It cannot fail.
-        Ok(unsafe { bindings::nonseekable_open(inode, file) })
-    })
-}
-
-/// A data file is read.
-///
-/// # Safety
-///
-/// `read` of a file that [`data_open`] has opened.
-unsafe extern "C" fn data_read(
-    file: *mut bindings::file,
-    buffer: *mut c_char,
-    length: usize,
-    _position: *mut bindings::loff_t,
-) -> isize {
-    from_result(|| {
-        // SAFETY: Set by `data_open`, and given back only when the file is closed.
-        let reader = unsafe { <Pin<KBox<Reader>> as ForeignOwnable>::borrow((*file).private_data) };
-        let mut out = UserSlice::new(UserPtr::from_ptr(buffer.cast()), length).writer();
-
-        reader.read(&mut out).map(|copied| copied as isize)
-    })
-}
-
-/// A data file is polled.
-///
-/// # Safety
-///
-/// `poll` of a file that [`data_open`] has opened.
-unsafe extern "C" fn data_poll(
-    file: *mut bindings::file,
-    table: *mut bindings::poll_table_struct,
-) -> bindings::__poll_t {
-    // SAFETY: Set by `data_open`, and given back only when the file is closed.
-    let reader = unsafe { <Pin<KBox<Reader>> as ForeignOwnable>::borrow((*file).private_data) };
-
-    // SAFETY: What `poll` is called with.
-    if unsafe { reader.poll(file, table) } {
-        bindings::POLLIN | bindings::POLLRDNORM
-    } else {
-        0
-    }
-}
-
-/// A data file is closed.
-///
-/// # Safety
-///
-/// `release` of a file that [`data_open`] has opened.
-unsafe extern "C" fn data_release(
-    _inode: *mut bindings::inode,
-    file: *mut bindings::file,
-) -> c_int {
-    // SAFETY: Set by `data_open`; the file is not used any more.
-    drop(unsafe { <Pin<KBox<Reader>> as ForeignOwnable>::from_foreign((*file).private_data) });
     0
 }

@@ -14,21 +14,23 @@
 
 use crate::{
     abi,
-    channel::{
-        freeze_wait,
+    cpus::{
         on_cpu,
-        on_each_cpu,
         possible_cpus,
         synchronize_probes,
-        CpusReadLock,
-        Shared, //
+        CpusReadLock, //
     },
     filter::FILTER,
-    record, stamps,
-    stream::{
+    record,
+    shared::{
         current,
-        Stream, //
+        Shared, //
     },
+    stamps,
+    stream::{
+        on_each_cpu,
+        Stream, //
+    }, //
 };
 use core::{
     ffi::c_void,
@@ -327,6 +329,13 @@ unsafe extern "C" fn blkrelay_watch(
 unsafe fn is_bio_based(bio: *mut bindings::bio) -> bool {
     // SAFETY: By the contract; the queue is live, and this never changes once it is set up.
     unsafe { (*(*(*bio).bi_bdev).bd_queue).mq_ops.is_null() }
+}
+
+/// Waits until nothing of a freeze is under way. Who calls this sees to it that no trigger is pulled
+/// any more, or that one has been. May sleep: for commands only.
+pub(crate) fn freeze_wait() {
+    // SAFETY: By the above. The freeze takes CPU hotplug's lock, which is not held here.
+    unsafe { abi::blkrelay_freeze_wait() };
 }
 
 /// Pulls the trigger from a command, unless it has been pulled, and waits until every CPU has stopped.

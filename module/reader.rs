@@ -10,15 +10,25 @@
 
 use crate::{
     abi,
-    channel::{
+    files::{
+        make_file,
+        Operations,
+        OPERATIONS, //
+    },
+    record::HEAD,
+    shared::{
         Shared,
         CURRENT, //
-    },
-    record::HEAD, //
+    }, //
 };
 use core::ptr::NonNull;
 use kernel::{
     bindings,
+    error::from_result,
+    ffi::{
+        c_char,
+        c_int, //
+    },
     new_mutex,
     prelude::*,
     sync::{
@@ -32,7 +42,12 @@ use kernel::{
         },
         Mutex, //
     },
-    uaccess::UserSliceWriter, //
+    types::ForeignOwnable,
+    uaccess::{
+        UserPtr,
+        UserSlice,
+        UserSliceWriter, //
+    }, //
 };
 
 /// Who reads.
@@ -287,4 +302,101 @@ impl PinnedDrop for Reader {
         unsafe { abi::blkrelay_reader_release(self.cpu) };
         readers.count = readers.count.wrapping_sub(1);
     }
+}
+
+// ---- The data files' operations -----------------------------------------------------------------
+
+static DATA: Operations = Operations(bindings::file_operations {
+    open: Some(data_open),
+    read: Some(data_read),
+    poll: Some(data_poll),
+    release: Some(data_release),
+    ..OPERATIONS
+});
+
+/// Makes a CPU's data file. Returns null if it cannot be made.
+///
+/// # Safety
+///
+/// As [`make_file`]; `cpu` is a possible CPU.
+pub(crate) unsafe fn create_data_file(
+    name: &CStr,
+    parent: *mut bindings::dentry,
+    mode: bindings::umode_t,
+    cpu: u32,
+) -> *mut bindings::dentry {
+    // SAFETY: By the contract.
+    unsafe { make_file(name, mode, parent, cpu as usize, &DATA) }.unwrap_or(core::ptr::null_mut())
+}
+
+/// A data file is opened, which makes its opener the reader of that stream.
+///
+/// # Safety
+///
+/// `open` of a file that [`create_data_file`] has made.
+unsafe extern "C" fn data_open(inode: *mut bindings::inode, file: *mut bindings::file) -> c_int {
+    from_result(|| {
+        // SAFETY: What `create_data_file` has put there.
+        let cpu = unsafe { (*inode).i_private } as usize as u32;
+        let reader = Reader::new(cpu)?;
+
+        // SAFETY: What `open` is called with; nobody else has it yet.
+        unsafe { (*file).private_data = reader.into_foreign() };
+        // SAFETY: As above. It cannot fail.
+        Ok(unsafe { bindings::nonseekable_open(inode, file) })
+    })
+}
+
+/// A data file is read.
+///
+/// # Safety
+///
+/// `read` of a file that [`data_open`] has opened.
+unsafe extern "C" fn data_read(
+    file: *mut bindings::file,
+    buffer: *mut c_char,
+    length: usize,
+    _position: *mut bindings::loff_t,
+) -> isize {
+    from_result(|| {
+        // SAFETY: Set by `data_open`, and given back only when the file is closed.
+        let reader = unsafe { <Pin<KBox<Reader>> as ForeignOwnable>::borrow((*file).private_data) };
+        let mut out = UserSlice::new(UserPtr::from_ptr(buffer.cast()), length).writer();
+
+        reader.read(&mut out).map(|copied| copied as isize)
+    })
+}
+
+/// A data file is polled.
+///
+/// # Safety
+///
+/// `poll` of a file that [`data_open`] has opened.
+unsafe extern "C" fn data_poll(
+    file: *mut bindings::file,
+    table: *mut bindings::poll_table_struct,
+) -> bindings::__poll_t {
+    // SAFETY: Set by `data_open`, and given back only when the file is closed.
+    let reader = unsafe { <Pin<KBox<Reader>> as ForeignOwnable>::borrow((*file).private_data) };
+
+    // SAFETY: What `poll` is called with.
+    if unsafe { reader.poll(file, table) } {
+        bindings::POLLIN | bindings::POLLRDNORM
+    } else {
+        0
+    }
+}
+
+/// A data file is closed.
+///
+/// # Safety
+///
+/// `release` of a file that [`data_open`] has opened.
+unsafe extern "C" fn data_release(
+    _inode: *mut bindings::inode,
+    file: *mut bindings::file,
+) -> c_int {
+    // SAFETY: Set by `data_open`; the file is not used any more.
+    drop(unsafe { <Pin<KBox<Reader>> as ForeignOwnable>::from_foreign((*file).private_data) });
+    0
 }

@@ -2,6 +2,10 @@
 
 //! A CPU's stream: how records get into sub-buffers.
 //!
+//! What the fast path in `shim.c` leaves comes here: first an event is put to the filter, if more is to be
+//! asked than the bitmap answers; then it is recorded, with the names that it needs, in the sub-buffer of now
+//! or the next.
+//!
 //! It has one writer, that CPU with interrupts off, and one reader (`reader.rs`). They meet in two
 //! counters of the relay core's. The writer fills a sub-buffer, head last, and only then has
 //! `relay_switch_subbuf()` raise `subbufs_produced`. The reader copies, then raises
@@ -15,11 +19,12 @@
 
 use crate::{
     abi,
-    channel::{
-        Shared,
-        CURRENT, //
-    },
     config::Mode,
+    cpus::{
+        on_cpu,
+        possible_cpus,
+        CpusReadLock, //
+    },
     flight,
     record::{
         self,
@@ -27,15 +32,16 @@ use crate::{
         HEAD,
         SLOT, //
     },
+    shared::{
+        current,
+        FilterSet,
+        Shared, //
+    },
 };
-use core::{
-    ffi::c_void,
-    ptr::NonNull, //
-};
+use core::ffi::c_void;
 use kernel::{
     bindings,
     sync::{
-        atomic::Acquire,
         barrier::{
             smp_mb,
             Full,
@@ -460,6 +466,27 @@ impl<'a> Stream<'a> {
     }
 }
 
+/// For each CPU's stream: `online` on the CPU itself, `offline` for it if it is offline.
+///
+/// # Safety
+///
+/// As [`on_cpu`].
+pub(crate) unsafe fn on_each_cpu(
+    shared: &Shared,
+    online: unsafe extern "C" fn(*mut c_void),
+    mut offline: impl FnMut(Stream<'_>),
+) {
+    let cpus = CpusReadLock::new();
+
+    for cpu in possible_cpus() {
+        // SAFETY: By the contract.
+        if !unsafe { on_cpu(&cpus, cpu, online) } {
+            // SAFETY: An offline CPU runs no probe, and with the lock held it stays offline.
+            offline(unsafe { Stream::new(abi::blkrelay_cpu_ptr(cpu), shared) });
+        }
+    }
+}
+
 const DEVICE_SLOTS: usize = core::mem::size_of::<abi::blkrelay_device>() / SLOT;
 
 const _: () = assert!(core::mem::size_of::<abi::blkrelay_device>() % SLOT == 0);
@@ -513,17 +540,6 @@ unsafe fn bio_of(of: *mut c_void, id_who: u64) -> *mut bindings::bio {
     }
 }
 
-/// The channel that probes write to, if any.
-///
-/// # Safety
-///
-/// Whoever calls this keeps the channel for as long as what is returned is used: a probe that has got
-/// past the filter and has not returned does.
-pub(crate) unsafe fn current<'a>() -> Option<&'a Shared> {
-    // SAFETY: By the contract.
-    NonNull::new(CURRENT.load(Acquire)).map(|shared| unsafe { shared.as_ref() })
-}
-
 /// Whether the event passes the filter of this CPU, see `shim.h`.
 ///
 /// # Safety
@@ -540,8 +556,7 @@ unsafe extern "C" fn blkrelay_pass(
 ) -> bool {
     // SAFETY: The filter is replaced on its own CPU, or while no probe runs there, before it is freed:
     // see `Channel::set_filter`.
-    let Some(filter) = (unsafe { (*cpu).filter.cast::<crate::channel::FilterSet>().as_ref() })
-    else {
+    let Some(filter) = (unsafe { (*cpu).filter.cast::<FilterSet>().as_ref() }) else {
         return true;
     };
     if !filter.asked.pass(place, size_op, id_who)
