@@ -109,6 +109,10 @@ fn since(text: &str) -> Result<u64, String> {
     }
 }
 
+// Of linux/magic.h: any other directory's inode number is no cgroup's id.
+const CGROUP2_SUPER_MAGIC: rustix::fs::FsWord = 0x6367_7270;
+const CGROUP_SUPER_MAGIC: rustix::fs::FsWord = 0x0027_e0eb;
+
 /// A cgroup's id: its directory's inode number.
 fn cgroup(word: &OsStr) -> Result<u64, Failure> {
     let shown = word.to_string_lossy();
@@ -117,8 +121,16 @@ fn cgroup(word: &OsStr) -> Result<u64, Failure> {
     }
     let root = mounted("cgroup2", CGROUP2).unwrap_or_else(|| CGROUP2.into());
     let path = root.join(word);
-    let data = std::fs::metadata(&path)
-        .map_err(|error| format!("{}: {error}: name a cgroup or its id", path.display()))?;
+    let said = |error: &dyn std::fmt::Display| {
+        format!("{}: {error}: name a cgroup or its id", path.display())
+    };
+    let kind = rustix::fs::statfs(&path)
+        .map_err(|error| said(&error))?
+        .f_type;
+    if ![CGROUP2_SUPER_MAGIC, CGROUP_SUPER_MAGIC].contains(&kind) {
+        return Err(said(&"no cgroup").into());
+    }
+    let data = std::fs::metadata(&path).map_err(|error| said(&error))?;
     Ok(data.ino())
 }
 
@@ -232,6 +244,15 @@ fn find(source: &Source, word: &str) -> Result<Vec<Place>, Failure> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_that_is_no_cgroup_has_no_id() {
+        assert_eq!(cgroup("42".as_ref()).ok(), Some(42));
+        for (word, what) in [("/proc", "no cgroup"), ("/none", "No such file")] {
+            let error = cgroup(word.as_ref()).err().map(|error| error.to_string());
+            assert!(error.is_some_and(|error| error.contains(what)), "{word}");
+        }
+    }
 
     #[test]
     fn ranges_are_inclusive_and_may_be_open() {

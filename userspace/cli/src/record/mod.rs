@@ -427,7 +427,8 @@ fn summarise(trailer: &Trailer, bytes: u64, path: &Path, frozen: Option<String>)
     }
     if lost > 0 {
         say(format_args!(
-            "{} lost for want of room: use a larger --subbuf-size or more --subbufs",
+            "{} lost for want of room: use a larger --subbuf-size or more --subbufs, or smaller ones if the \
+             kernel's log says that a CPU got no buffer",
             count(lost, "event")
         ));
     }
