@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0
-# The events that blktrace does not have: each one that ftrace has is one of ours, with the same place,
-# size and error, and no other. What makes them: a disk with bad blocks, one with two tags, a zoned one, and
-# a multipath device over a third.
+# The events that blktrace does not have, and the remapping of requests: each one that ftrace has is one of
+# ours, with the same place, size and error, and no other. What makes them: a disk with bad blocks, one with
+# two tags, a zoned one, and a multipath device over a fourth.
 #
 # shellcheck disable=SC1091 # the library is put into the initramfs
 set -e
@@ -30,7 +30,7 @@ record_start /tmp/trace.blkr --events=ERROR,W,IO_START,IO_DONE,RQ_A,ZONE_MGMT,ZO
 	fail "recorded: $(status events)"
 echo 1 >$TRACING/tracing_on
 
-# 64 reads of 4 KiB, of which the one at sector 2048 fails.
+# 33 reads of 4 KiB: the last, at sector 2048, fails and ends it.
 dd if=/dev/bad of=/dev/null bs=4k skip=224 count=64 iflag=direct 2>/dev/null || true
 blkrelay-guest io --dev /dev/few --direct --count 64 --batch 32 --random 1
 blkrelay-guest io --dev /dev/dm-0 --direct --count 30
@@ -47,7 +47,18 @@ $BLKRELAY verify /tmp/trace.blkr
 $BLKRELAY dump /tmp/trace.blkr >/tmp/ours.txt
 
 # Both as "EVENT MAJ,MIN WHAT". Of ftrace's columns those behind the event's name are counted from there.
-grep -v '^#' $TRACING/trace | awk '
+# part(): what a pattern matches, without so many characters on its left and right.
+PART='
+	function part(line, pattern, left, right) {
+		match(line, pattern)
+		return substr(line, RSTART + left, RLENGTH - left - right)
+	}
+	function extent(line) { return part(line, "[0-9]+ [+] [0-9]+", 0, 0) }
+	function origin(line) {
+		return part(line, "[0-9]+ [+] [0-9]+ <- [(][0-9]+,[0-9]+[)] [0-9]+", 0, 0)
+	}
+	function zone(line) { return part(line, "zone [0-9]+", 0, 0) " " extent(line) }'
+grep -v '^#' $TRACING/trace | awk "$PART"'
 	function kind(name) {
 		return name == "block_rq_error:" ? "E" : name == "block_rq_tag_wait:" ? "W" :
 			name == "block_io_start:" ? "IS" : name == "block_io_done:" ? "ID" :
@@ -60,28 +71,25 @@ grep -v '^#' $TRACING/trace | awk '
 		dev = $(i + 1)
 		line = $0
 		sub(/.*: /, "", line)
-		if (name == "E") { match(line, /[0-9]+ \+ [0-9]+/); what = substr(line, RSTART, RLENGTH) " " $NF }
-		else if (name == "W") { match(line, /hctx=[0-9]+/); what = substr(line, RSTART + 5, RLENGTH - 5)
-			match(line, /depth=[0-9]+/); what = what " " substr(line, RSTART + 6, RLENGTH - 6) }
-		else if (name == "A") { match(line, /[0-9]+ \+ [0-9]+ <- \([0-9]+,[0-9]+\) [0-9]+/); what = substr(line, RSTART, RLENGTH) }
-		else if (name == "ZP" || name == "ZU") { match(line, /zone [0-9]+/); what = substr(line, RSTART, RLENGTH)
-			match(line, /[0-9]+ \+ [0-9]+/); what = what " " substr(line, RSTART, RLENGTH) }
-		else { match(line, /[0-9]+ \+ [0-9]+/); what = substr(line, RSTART, RLENGTH) }
+		if (name == "E") what = extent(line) " " $NF
+		else if (name == "W")
+			what = part(line, "hctx=[0-9]+", 5, 0) " " part(line, "depth=[0-9]+", 6, 0)
+		else if (name == "A") what = origin(line)
+		else if (name == "ZP" || name == "ZU") what = zone(line)
+		else what = extent(line)
 		print name, dev, what
 	}' | sort >/tmp/theirs
-awk '!/^#/ {
-	name = $6
-	line = $0
-	# blkparse prints an errno as 16 bits without a sign.
-	if (name == "E") { match(line, /[0-9]+ \+ [0-9]+/); what = substr(line, RSTART, RLENGTH) " [-" 65536 - substr($NF, 2, length($NF) - 2) "]" }
-	else if (name == "W") { match(line, /hctx [0-9]+/); what = substr(line, RSTART + 5, RLENGTH - 5)
-		match(line, /, [0-9]+ /); what = what " " substr(line, RSTART + 2, RLENGTH - 3) }
-	else if (name == "A") { match(line, /[0-9]+ \+ [0-9]+ <- \([0-9]+,[0-9]+\) [0-9]+/); what = substr(line, RSTART, RLENGTH) }
-	else if (name == "ZP" || name == "ZU") { match(line, /zone [0-9]+/); what = substr(line, RSTART, RLENGTH)
-		match(line, /[0-9]+ \+ [0-9]+/); what = what " " substr(line, RSTART, RLENGTH) }
-	else { match(line, /[0-9]+ \+ [0-9]+/); what = substr(line, RSTART, RLENGTH) }
-	print name, $1, what
-}' /tmp/ours.txt | sort >/tmp/ours
+awk "$PART"'
+	!/^#/ {
+		name = $6
+		# blkparse prints an errno as 16 bits without a sign.
+		if (name == "E") what = extent($0) " [-" 65536 - part($NF, "[0-9]+", 0, 0) "]"
+		else if (name == "W") what = part($0, "hctx [0-9]+", 5, 0) " " part($0, ", [0-9]+ ", 2, 1)
+		else if (name == "A") what = origin($0)
+		else if (name == "ZP" || name == "ZU") what = zone($0)
+		else what = extent($0)
+		print name, $1, what
+	}' /tmp/ours.txt | sort >/tmp/ours
 
 for event in E W IS ID A ZM ZP ZU; do
 	grep -q "^$event " /tmp/ours || fail "no $event"
@@ -92,7 +100,8 @@ cmp /tmp/theirs /tmp/ours || fail "they differ: $(diff /tmp/theirs /tmp/ours | h
 [ "$(grep -c '^A ' /tmp/ours)" = 30 ] || fail "remaps: $(grep -c '^A ' /tmp/ours)"
 [ "$(grep -c '^ZM ' /tmp/ours)" = 3 ] || fail "zone management: $(grep '^ZM ' /tmp/ours)"
 # Those that wait are merged, so fewer go on.
-[ "$(grep -c '^ZP ' /tmp/ours)" -ge "$(grep -c '^ZU ' /tmp/ours)" ] || fail "more writes left a zone's plug than went in"
+[ "$(grep -c '^ZP ' /tmp/ours)" -ge "$(grep -c '^ZU ' /tmp/ours)" ] ||
+	fail "more writes left a zone's plug than went in"
 
 echo "@result $(cut -d ' ' -f 1 /tmp/ours | sort | uniq -c | awk '{ printf "%s=%s ", $2, $1 }')"
 dmsetup remove --noudevsync multi
