@@ -108,7 +108,8 @@ after_online() {
 	was=$(total)
 	taskset 8 blkrelay-guest io --dev /dev/mine --direct --count 25 || fail "io"
 	quiet mine
-	[ $(($(total) - was)) = 100 ] || fail "$GOT: $(($(total) - was)) events instead of 100: $(cat $DIR/status)"
+	[ $(($(total) - was)) = 100 ] ||
+		fail "$GOT: $(($(total) - was)) events instead of 100: $(cat $DIR/status)"
 	if grep -q '^cpu=3 .*buffer=0' $DIR/status; then
 		bufferless=$((bufferless + 1))
 		[ "$(counter 3 lost)" -ge 100 ] || fail "no buffer, and no loss: $(cat $DIR/status)"

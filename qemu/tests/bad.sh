@@ -16,7 +16,8 @@ refused() {
 	"$@" >/tmp/out 2>/tmp/err
 	code=$?
 	[ $code = "$want" ] || fail "$*: status $code, not $want: $(cat /tmp/err)"
-	[ "$(grep -vc "^$\|^For more information, try '--help'" /tmp/err)" = 1 ] || fail "$*: not one line: $(cat /tmp/err)"
+	[ "$(grep -vc "^$\|^For more information, try '--help'" /tmp/err)" = 1 ] ||
+		fail "$*: not one line: $(cat /tmp/err)"
 	grep -qE "$pattern" /tmp/err || fail "$*: nothing about '$pattern': $(cat /tmp/err)"
 	[ -s /tmp/out ] && fail "$*: printed $(cat /tmp/out)"
 	return 0
@@ -106,7 +107,8 @@ echo 'start devices=all' >$DIR/control || fail "start"
 blkrelay-guest io --dev /dev/one --direct --count 10
 echo stop >$DIR/control || fail "stop"
 before=$(grep -v '^error=' $DIR/status)
-dd if=/dev/zero of=/tmp/big bs=1M count=$(($(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo) / 1024 - 200)) 2>/dev/null || fail "dd"
+available=$(awk '/^MemAvailable:/ { print int($2 / 1024) }' /proc/meminfo)
+dd if=/dev/zero of=/tmp/big bs=1M count=$((available - 200)) 2>/dev/null || fail "dd"
 denied 'no memory' "start devices=all subbuf_size=4194304 subbufs=$((100 / $(nproc)))" stopped
 rm /tmp/big
 [ "$before" = "$(grep -v '^error=' $DIR/status)" ] || fail "a refused start has changed the last trace"
@@ -170,7 +172,8 @@ checks=$((checks + 1))
 null_disk store memory_backed=1 size=32
 /usr/sbin/mke2fs -q -F -t ext4 /dev/store
 mount -t ext4 /dev/store /mnt
-$BLKRELAY record -d /dev/store -o /mnt/x.blkr --everything -- true 2>/tmp/err || fail "on the traced disk: $(cat /tmp/err)"
+$BLKRELAY record -d /dev/store -o /mnt/x.blkr --everything -- true 2>/tmp/err ||
+	fail "on the traced disk: $(cat /tmp/err)"
 grep -q 'warning: /mnt/x.blkr lies on store' /tmp/err || fail "no warning: $(cat /tmp/err)"
 umount /mnt
 checks=$((checks + 1))

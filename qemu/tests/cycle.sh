@@ -16,7 +16,8 @@ while [ $n -lt "$LAB_COUNT" ]; do
 	if [ $((n % 2)) = 0 ]; then
 		works
 	else
-		echo "start devices=all subbuf_size=4096 subbufs=4" >$DIR/control || fail "start: $(status error)"
+		echo "start devices=all subbuf_size=4096 subbufs=4" >$DIR/control ||
+			fail "start: $(status error)"
 		rnd 60000
 		usleep $RND
 		# Every fifth is unloaded as it runs.

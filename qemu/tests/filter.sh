@@ -37,7 +37,7 @@ recorded() {
 	for letter in Q G D C; do
 		got=$($BLKRELAY dump /tmp/f.blkr | awk -v l=$letter '$6 == l' | wc -l)
 		[ "$got" = "$want" ] ||
-			fail "record $*: $got of $letter, not $want: $($BLKRELAY dump /tmp/f.blkr | head -n 20)"
+			fail "record $*: $got $letter, not $want: $($BLKRELAY dump /tmp/f.blkr | head -n 20)"
 	done
 	checks=$((checks + 1))
 }

@@ -28,9 +28,11 @@ quiet cached
 ftrace_stop /tmp/ftrace
 blktrace_stop
 record_stop
-blkrelay-guest compare --trace /tmp/trace.blkr --blktrace /tmp/blktrace --ftrace /tmp/ftrace --want QGDC >/tmp/classic
+blkrelay-guest compare --trace /tmp/trace.blkr --blktrace /tmp/blktrace --ftrace /tmp/ftrace \
+	--want QGDC >/tmp/classic
 cat /tmp/classic
-grep -q " dropped_by_blktrace=$FUA fua=$FUA fua_by_blktrace=0 " /tmp/classic || fail "want $FUA with FUA, none of them seen by blktrace"
+grep -q " dropped_by_blktrace=$FUA fua=$FUA fua_by_blktrace=0 " /tmp/classic ||
+	fail "want $FUA with FUA, none of them seen by blktrace"
 
 record_start /tmp/trace2.blkr -d /dev/cached --subbufs 16
 echo >$TRACING/trace
@@ -39,7 +41,9 @@ blkrelay-guest setup2 --dev /dev/cached -o /tmp/setup2 sh /tmp/load
 quiet cached
 ftrace_stop /tmp/ftrace2
 record_stop
-blkrelay-guest compare --setup2 --trace /tmp/trace2.blkr --blktrace /tmp/setup2 --ftrace /tmp/ftrace2 --want QGDC >/tmp/new
+blkrelay-guest compare --setup2 --trace /tmp/trace2.blkr --blktrace /tmp/setup2 --ftrace /tmp/ftrace2 \
+	--want QGDC >/tmp/new
 cat /tmp/new
-grep -q " dropped_by_blktrace=0 fua=$FUA fua_by_blktrace=$FUA " /tmp/new || fail "want $FUA with FUA, all of them seen by SETUP2"
+grep -q " dropped_by_blktrace=0 fua=$FUA fua_by_blktrace=$FUA " /tmp/new ||
+	fail "want $FUA with FUA, all of them seen by SETUP2"
 rmmod blkrelay

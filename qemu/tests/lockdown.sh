@@ -42,7 +42,7 @@ else
 	blkrelay-guest totals /tmp/trace.blkr
 	seen=$(blkrelay-guest totals /tmp/trace.blkr | awk '{ n += $2 + $3 } END { print n }')
 	[ "$seen" = 800 ] || fail "$seen events instead of 800"
-	# The file that holds the trace is its own: a killed reader ends it as well.
+	# Reading goes on for the reader as well; a new trace is refused, and nothing is left of it.
 	$BLKRELAY status >/tmp/out || fail "status"
 	code=0
 	$BLKRELAY record -o /tmp/no.blkr -d /dev/mine >/tmp/out 2>/tmp/err || code=$?
@@ -61,7 +61,8 @@ code=0
 $BLKRELAY record --load $MODULE -o /tmp/no.blkr -d /dev/mine >/tmp/out 2>/tmp/err || code=$?
 cat /tmp/err
 [ $code = 2 ] || fail "a new record ends with $code"
-grep -qi 'lockdown\|signed' /tmp/err || fail "the reader does not say why the module cannot be loaded: $(cat /tmp/err)"
+grep -qi 'lockdown\|signed' /tmp/err ||
+	fail "the reader does not say why the module cannot be loaded: $(cat /tmp/err)"
 gone
 load_stop
 result hand="${LAB_HAND:-0}"

@@ -39,7 +39,8 @@ end=$(($(date +%s) + ${LAB_SECONDS:-20}))
 while [ "$(date +%s)" -lt $end ]; do
 	rounds=$((rounds + 1))
 	$BLKRELAY record -d /dev/one -d /dev/two -d "$DISK0" -d "$DISK1" -o /tmp/trace.blkr \
-		--subbuf-size 65536 --subbufs 32 --everything -- sh /tmp/load || fail "polling: record ended with $?"
+		--subbuf-size 65536 --subbufs 32 --everything -- sh /tmp/load ||
+		fail "polling: record ended with $?"
 	check polling
 	blkrelay-guest spin -o /tmp/trace.blkr -d "${devices#,}" --subbuf-size 65536 --subbufs 32 \
 		sh /tmp/load || fail "spinning: ended with $?"
