@@ -144,7 +144,9 @@ proptest! {
 
     /// The bitmap against a set.
     #[test]
-    fn the_filter_admits_what_was_selected(selected in proptest::collection::btree_set(any::<u16>(), 0..40), asked: i32) {
+    fn the_filter_admits_what_was_selected(
+        selected in proptest::collection::btree_set(any::<u16>(), 0..40), asked: i32,
+    ) {
         let filter = Box::new(Filter::closed());
         let ids: Vec<u16> = selected.iter().copied().collect();
         let places: Vec<Place> = ids.iter().map(|id| disk(*id)).collect();
@@ -225,7 +227,9 @@ proptest! {
     /// Against a table that says whose an entry is: an I/O is timed exactly, to 64 ticks, as long as nobody
     /// has taken its entry, and else not at all.
     #[test]
-    fn stamps_are_right_or_missing(steps in proptest::collection::vec((0u64..40, any::<bool>(), any::<bool>()), 1..200)) {
+    fn stamps_are_right_or_missing(
+        steps in proptest::collection::vec((0u64..40, any::<bool>(), any::<bool>()), 1..200),
+    ) {
         let table: Vec<AtomicU64> = (0..stamps::ENTRIES).map(|_| AtomicU64::new(0)).collect();
         // Who began last in each of five entries, and when.
         let mut held = std::collections::BTreeMap::new();
