@@ -9,11 +9,12 @@ set -e
 . /lab/lib.sh
 . /lab/load.sh
 
-# refused WHAT: the module does not go
+# refused WHAT: the module does not go, because it is in use (EAGAIN of delete_module)
 refused() {
 	if rmmod blkrelay 2>/tmp/err; then
 		fail "unloaded with $1 open"
 	fi
+	grep -q 'temporarily unavailable' /tmp/err || fail "with $1 open, for another reason: $(cat /tmp/err)"
 	checks=$((checks + 1))
 }
 
