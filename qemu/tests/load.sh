@@ -27,7 +27,11 @@ cpu_lines() {
 
 # total: events and losses of all CPUs, from the status file
 total() {
-	awk '/^cpu=/ { for (i = 1; i <= NF; i++) if (split($i, a, "=") == 2 && (a[1] == "events" || a[1] == "lost")) n += a[2] }
+	awk '
+		/^cpu=/ {
+			for (i = 1; i <= NF; i++)
+				if (split($i, a, "=") == 2 && (a[1] == "events" || a[1] == "lost")) n += a[2]
+		}
 		END { print n + 0 }' $DIR/status
 }
 
@@ -55,7 +59,8 @@ load_start() {
 	mount -t ext4 -o discard /dev/lc /tmp/fs || fail "mount"
 	touch /tmp/busy
 	worker blkrelay-guest io --dev /dev/la --direct --count 96 --batch 8
-	worker blkrelay-guest io --dev /dev/lb --direct --count 96 --op write --batch 16 --stride -4096 --offset 8388608
+	worker blkrelay-guest io --dev /dev/lb --direct --count 96 --op write --batch 16 \
+		--stride -4096 --offset 8388608
 	worker blkrelay-guest io --dev /dev/dm-0 --direct --count 24 --op write --batch 4 --random 1 --dsync
 	worker blkrelay-guest io --dev /dev/ram0 --direct --count 48
 	worker sh -c 'dd if=/dev/zero of=/tmp/fs/a bs=64k count=4 conv=fsync 2>/dev/null; rm /tmp/fs/a; sync'
@@ -82,6 +87,22 @@ load_stop() {
 	umount /tmp/fs
 	dmsetup remove --noudevsync lin
 	[ ! -e /tmp/load.failed ] || fail "the load: $(cat /tmp/load.failed)"
+}
+
+# disturbed COMMAND...: traces COUNT reads of "mine" while the command is done over and over. Each sector is
+# read once, so each record must be there once.
+disturbed() {
+	record_start /tmp/trace.blkr --force -d /dev/mine --subbuf-size 65536 --subbufs 16
+	blkrelay-guest io --dev /dev/mine --direct --count "$COUNT" &
+	io=$!
+	while kill -0 $io 2>/dev/null; do
+		"$@"
+	done
+	wait $io || fail "io"
+	quiet mine
+	record_stop
+	$BLKRELAY verify /tmp/trace.blkr >/tmp/verify || fail "$(cat /tmp/verify)"
+	blkrelay-guest once /tmp/trace.blkr --count "$COUNT" /dev/mine >/dev/null || fail "not each once"
 }
 
 # unloaded: the module goes, and leaves nothing behind
