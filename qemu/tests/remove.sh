@@ -13,8 +13,9 @@ set -e
 scsi=/sys/bus/pseudo/drivers/scsi_debug/add_host
 COUNT=800
 
-# use DISK: reads until it is gone, which the last read notices
+# use DISK: reads until it is gone, which the last read notices. The node is there before the disk is.
 use() {
+	wait_for "[ -b /dev/$1 ] && [ -e /sys/block/$1/stat ]"
 	while [ -e "/sys/block/$1" ]; do
 		blkrelay-guest io --dev "/dev/$1" --direct --count 4000 --size 512 --batch 4 2>/dev/null ||
 			usleep 20000
