@@ -35,8 +35,12 @@ const COMMAND: u64 = TICK + 3;
 const FREEZE: u64 = TICK + 4;
 
 /// Every so many flushes we look for the data files of CPUs that came online. Nothing tells of them: a
-/// kernel need not have inotify. And whether disks have come or gone.
+/// kernel need not have inotify.
 const LOOK: u32 = 5;
+
+/// And whether disks have come or gone. Seldom: a file of sysfs is read for each disk, which shows in what
+/// recording costs. A disk's name, number and size are in the module's own records from its first event on.
+const LOOK_FOR_DISKS: u32 = 4 * LOOK;
 
 /// A frozen flight recorder has stopped every CPU within microseconds. What is not there after so many
 /// milliseconds will not come.
@@ -257,6 +261,8 @@ impl Capture {
                         }
                         if self.ticked() {
                             self.open_new()?;
+                        }
+                        if self.flushes.is_multiple_of(LOOK_FOR_DISKS) {
                             if let Some(disks) = table.changed() {
                                 writer.chunk(ChunkType::Devices, 0, &disks)?;
                             }
