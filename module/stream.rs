@@ -571,11 +571,13 @@ unsafe extern "C" fn blkrelay_pass(
     // SAFETY: By the contract.
     let bio = unsafe { bio_of(of, id_who) };
 
-    // SAFETY: The event's own bio, which is live.
-    !bio.is_null()
-        && ids
-            .iter()
-            .any(|&id| unsafe { abi::blkrelay_bio_in_cgroup(bio, id) })
+    if bio.is_null() {
+        return false;
+    }
+    ids.iter().any(|&id| {
+        // SAFETY: The event's own bio, which is live.
+        unsafe { abi::blkrelay_bio_in_cgroup(bio, id) }
+    })
 }
 
 /// Where the fast path in the shim turns to, see `shim.h`.
