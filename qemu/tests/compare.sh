@@ -17,8 +17,8 @@ if [ "$LAB_MODE" = count ]; then
 	null_disk slow mbps=2
 	PLAIN=/dev/plain SLOW=/dev/slow
 else
-	# Queues of 2048 requests on rings of 1024 entries, and disk1 has a limit on I/Os a second: its ring
-	# can be filled, which makes a requeue.
+	# Queues of 2048 requests on rings of 1024 entries, and disk1 has a low limit on I/Os a second: its ring
+	# is filled by as many, which makes a requeue.
 	PLAIN=$(readlink -f /dev/disk0) SLOW=$(readlink -f /dev/disk1)
 fi
 plain=${PLAIN##*/} slow=${SLOW##*/}
@@ -62,7 +62,7 @@ wait $two || fail "two"
 io --dev "$PLAIN" --direct --count 256 --batch 16 --op write --offset 16777216
 io --dev "$PLAIN" --direct --count 256 --batch 16 --op write --offset 20971520 --stride -4096
 # R: more at once than the disk takes. I: through a scheduler.
-io --dev "$SLOW" --direct --count 1600 --batch 1600 --random 3
+io --dev "$SLOW" --direct --count 2048 --batch 2048 --random 3
 echo mq-deadline >"/sys/block/$slow/queue/scheduler"
 io --dev "$SLOW" --direct --count 192 --batch 64 --random 4
 io --dev "$SLOW" --direct --count 128 --batch 64 --random 5 --op write
