@@ -10,6 +10,7 @@ set -e
 . /lab/load.sh
 
 : "${LAB_STEP:=1}"
+all=0
 ONLINE=/sys/devices/system/cpu/cpu3/online
 for fault in failslab fail_page_alloc; do
 	echo 0 >$DEBUGFS/$fault/verbose
@@ -55,6 +56,8 @@ each() {
 		*) fail "$*: $GOT at $nth, and no allocation failed" ;;
 		esac
 		tried=$((tried + 1))
+		all=$((all + 1))
+		progress $all $((1300 / LAB_STEP))
 		$after
 	done
 }

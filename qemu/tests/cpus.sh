@@ -27,6 +27,7 @@ load_start
 insmod $MODULE
 # How many moves there are in a round is the machine's speed.
 while [ $n -lt "$LAB_COUNT" ] || [ $moves -lt $((LAB_COUNT * 2)) ]; do
+	progress $n "$LAB_COUNT"
 	n=$((n + 1))
 	disturbed move
 done

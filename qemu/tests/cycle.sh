@@ -11,6 +11,7 @@ load_start
 n=0
 events=0
 while [ $n -lt "$LAB_COUNT" ]; do
+	progress $n "$LAB_COUNT"
 	n=$((n + 1))
 	insmod $MODULE
 	if [ $((n % 2)) = 0 ]; then

@@ -22,6 +22,7 @@ load_start
 checks=0
 n=0
 while [ $n -lt "$LAB_COUNT" ]; do
+	progress $n "$LAB_COUNT"
 	n=$((n + 1))
 	insmod $MODULE
 	exec 8>$DIR/control

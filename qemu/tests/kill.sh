@@ -15,6 +15,7 @@ n=0
 running=0
 readable=0
 while [ $n -lt "$LAB_COUNT" ]; do
+	progress $n "$LAB_COUNT"
 	n=$((n + 1))
 	rm -f /tmp/killed.blkr
 	$BLKRELAY record -o /tmp/killed.blkr --subbuf-size 16384 --subbufs 8 >/tmp/record.log 2>&1 &

@@ -35,6 +35,11 @@ total() {
 		END { print n + 0 }' $DIR/status
 }
 
+# progress DONE TOTAL: how far it is, for who waits for it
+progress() {
+	echo "@progress $1 $2"
+}
+
 # result WORD...: a result line with how long it took, and what was drawn by
 result() {
 	echo "@result $* seed=${LAB_SEED:-1} seconds=$(($(date +%s) - BEGAN))"

@@ -40,6 +40,7 @@ insmod $MODULE
 echo 512 >$TRACING/buffer_size_kb
 # How many come in a round is the machine's speed.
 while [ $n -lt "$LAB_COUNT" ] || [ $ftraces -lt "$LAB_COUNT" ] || [ $blktraces = 0 ]; do
+	progress $n "$LAB_COUNT"
 	n=$((n + 1))
 	disturbed trace
 done

@@ -94,6 +94,7 @@ load_start
 insmod $MODULE
 n=0
 while [ $n -lt "$LAB_COUNT" ]; do
+	progress $n "$LAB_COUNT"
 	n=$((n + 1))
 	rm -f /tmp/came
 	if [ $((n % 3)) = 0 ]; then

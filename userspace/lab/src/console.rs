@@ -125,6 +125,12 @@ pub fn exit_status(line: &str) -> Option<i32> {
     line.strip_prefix("@exit ")?.trim().parse().ok()
 }
 
+/// How far a job is, of how much: an `@progress 17 1000` line.
+pub fn progress(line: &str) -> Option<(u64, u64)> {
+    let (done, total) = line.strip_prefix("@progress ")?.trim().split_once(' ')?;
+    Some((done.parse().ok()?, total.parse().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,5 +181,8 @@ mod tests {
         assert!(r.number::<u64>("state").is_err());
         assert!(r.number::<u64>("none").is_err());
         assert_eq!(ResultLine::parse("@results a=b"), None);
+        assert_eq!(progress("@progress 17 1000\r"), Some((17, 1000)));
+        assert_eq!(progress("@progress 17"), None);
+        assert_eq!(progress("@progress 17 of"), None);
     }
 }

@@ -19,6 +19,8 @@ const LONGEST: usize = 4096;
 const SLOT: usize = 32;
 /// `status` is compared after so many writes, and after each that was obeyed.
 const OFTEN: u64 = 64;
+/// How far it is, is said after so many writes.
+const PROGRESS: u64 = 5000;
 
 /// Arguments of `fuzz`.
 #[derive(Debug, clap::Args)]
@@ -273,6 +275,9 @@ pub fn fuzz(args: &Fuzz) -> Result<()> {
     let mut answers: BTreeMap<String, u64> = BTreeMap::new();
     let mut slowest = Duration::ZERO;
     for n in 0..args.count {
+        if n % PROGRESS == 0 {
+            println!("@progress {n} {}", args.count);
+        }
         // hold=1 ends a trace with its file, and an open data file keeps the next from starting.
         match generator.below(2048) {
             0 => {

@@ -6,7 +6,7 @@ use crate::boot::{self, Disk, Mode, Outcome, Spec};
 use crate::initramfs::Builder;
 use crate::kernel::{self, Flavor, Kernel};
 use crate::measure::{self, Setup, State, Workload};
-use crate::{module_build, process, progress};
+use crate::{console, module_build, process, progress};
 use anyhow::{bail, ensure, Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -287,7 +287,15 @@ pub(crate) fn boot_job(job: &Job, dir: &Path) -> Result<Outcome> {
     spec.append.clone_from(&job.append);
     spec.expected = job.expected.iter().map(|t| (*t).to_owned()).collect();
     spec.timeout = Duration::from_secs(job.seconds);
-    let outcome = boot::run(&spec)?;
+    let mut steps: Option<progress::Steps> = None;
+    let name = dir.file_name().unwrap_or_default().to_string_lossy();
+    let outcome = boot::run_with(&spec, &mut |line| {
+        if let Some((done, total)) = console::progress(line) {
+            let steps = steps.get_or_insert_with(|| progress::Steps::new(&name));
+            steps.at(done, total);
+        }
+    })?;
+    drop(steps);
     if outcome.exit != 0 {
         let text = std::fs::read(&outcome.console).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
