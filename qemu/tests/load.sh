@@ -72,6 +72,8 @@ load_start() {
 }
 
 WORKERS=
+# Microseconds that a worker rests.
+REST=400000
 
 # worker COMMAND...: over and over until load_stop
 worker() {
@@ -80,7 +82,7 @@ worker() {
 			echo "$*: failed" >>/tmp/load.failed
 			break
 		}
-		usleep 400000
+		usleep "$REST"
 	done &
 	WORKERS="$WORKERS $!"
 }
