@@ -46,7 +46,7 @@ test: install userspace ## from a fresh machine: every test, on the host and in 
 	@$(lab) test
 
 # On both kernels that check themselves, unless one is named.
-stress: install_more := $(if $(filter debug,$(stress_flavor)),,clang)
+stress: install_more := $(if $(filter debug trace,$(stress_flavor)),,clang)
 stress: install userspace ## what must not hurt, on the debug and kasan kernels: hours; with SHORT=1 minutes
 	@$(lab) stress $(if $(SHORT),--short) $(addprefix --flavor ,$(stress_flavor))
 

@@ -3,6 +3,7 @@
 
 use crate::filter::{self, TraceWords, Words};
 use clap::{Parser, Subcommand};
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -91,6 +92,23 @@ pub struct Record {
     pub command: Vec<OsString>,
     #[command(flatten)]
     pub filter: Words,
+    #[command(flatten)]
+    pub not_here: NotHere,
+}
+
+/// The filter words that only `dump` and `report` have. `record` knows them to say so.
+#[derive(Debug, clap::Args)]
+pub struct NotHere {
+    #[arg(long, hide = true, value_parser = of_a_trace)]
+    min_latency: Option<Infallible>,
+    #[arg(long, hide = true, value_parser = of_a_trace)]
+    pid: Option<Infallible>,
+    #[arg(long, hide = true, value_parser = of_a_trace)]
+    comm: Option<Infallible>,
+    #[arg(long, hide = true, value_parser = of_a_trace)]
+    from: Option<Infallible>,
+    #[arg(long, hide = true, value_parser = of_a_trace)]
+    to: Option<Infallible>,
 }
 
 /// `blkrelay dump`
@@ -130,6 +148,10 @@ pub struct Status {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+fn of_a_trace(_: &str) -> Result<Infallible, &'static str> {
+    Err("it selects from a trace: record without it, and give it to dump or report")
 }
 
 /// One word of the module's: what separates words cannot be in it.

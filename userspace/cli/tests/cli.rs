@@ -365,6 +365,12 @@ fn filters_of_a_trace() {
         &["record", "--cgroup", "none/such"],
         "none/such: No such file",
     );
+    for word in ["--min-latency", "--pid", "--comm", "--from", "--to"] {
+        blkrelay(&["record", word, "1"])
+            .assert()
+            .code(2)
+            .stderr(contains("give it to dump or report"));
+    }
 }
 
 /// A flight recorder's file: what came before is no loss, and each CPU's stop is said.
