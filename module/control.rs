@@ -815,6 +815,10 @@ static STATUS: Operations = Operations(bindings::file_operations {
     ..OPERATIONS
 });
 
+/// A command of so many bytes needs no memory to be read. Those that end a trace or hold it are shorter:
+/// memory may be what there is too little of.
+const SHORT: usize = 64;
+
 /// `control` is opened.
 ///
 /// # Safety
@@ -839,14 +843,19 @@ unsafe extern "C" fn control_write(
     from_result(|| {
         // One byte more than allowed is enough to see that it is too long.
         let wanted = length.min(config::MAX_COMMAND.wrapping_add(1));
-        let mut text = KVec::new();
-        let read = UserSlice::new(UserPtr::from_ptr(buffer.cast_mut().cast()), wanted)
-            .read_all(&mut text, GFP_KERNEL);
+        let mut reader =
+            UserSlice::new(UserPtr::from_ptr(buffer.cast_mut().cast()), wanted).reader();
+        let mut short = [0; SHORT];
+        let mut long = KVec::new();
+        let read: Result<&[u8]> = match short.get_mut(..wanted) {
+            Some(text) => reader.read_slice(text).map(|()| &*text),
+            None => reader.read_all(&mut long, GFP_KERNEL).map(|()| &*long),
+        };
 
         let mut state = STATE.lock();
         let mut reason = Reason::none();
         let result = match read {
-            Ok(()) => state.execute(&text, file as usize),
+            Ok(text) => state.execute(text, file as usize),
             Err(error) => Err(Refusal::Unread(error)),
         };
         let result = result.map_err(|refusal| {
