@@ -22,12 +22,14 @@ stress_flavor := $(if $(filter file,$(origin FLAVOR)),,$(FLAVOR))
 
 target := userspace/target/x86_64-unknown-linux-gnu/release
 lab := $(target)/blkrelay-lab
-cargo = cd userspace && $(CARGO)
+# RUSTC is the kernel's compiler, which may be older than what the userspace needs: cargo takes its own.
+own_rustc := env -u RUSTC
+cargo = cd userspace && $(own_rustc) $(CARGO)
 # Called by name, not as `cargo fmt` and `cargo clippy`: cargo looks into ~/.cargo/bin before PATH, and
 # another toolchain's clippy there would mix its objects with ours.
 bin := $(if $(findstring /,$(CARGO)),$(abspath $(dir $(CARGO)))/)
 cargo_fmt = cd userspace && $(bin)cargo-fmt
-cargo_clippy = cd userspace && $(bin)cargo-clippy clippy
+cargo_clippy = cd userspace && $(own_rustc) $(bin)cargo-clippy clippy
 shell_scripts := qemu/install qemu/init .ci/run $(wildcard qemu/workloads/*.sh qemu/tests/*.sh)
 
 # The order of prerequisites matters: nothing can be built before it is installed.
@@ -38,7 +40,7 @@ help: ## this list
 	@echo "usage: make TARGET [FLAVOR=trace|debug|kasan] [KDIR=DIR] [SHORT=1] [CARGO=...] [RUSTC=...]"
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
 
-demo: install userspace ## from a fresh machine to a traced workload and what tracing it cost
+demo: install userspace ## from a fresh machine to a traced workload and what tracing costs
 	@$(lab) demo
 
 test: install userspace ## from a fresh machine: every test, on the host and in guests

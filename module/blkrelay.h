@@ -110,8 +110,9 @@ struct blkrelay_record {
 /*
  * ---- Side records ---------------------------------------------------------------------------------
  *
- * They have no time of their own: they hold for the events that follow them in the same sub-buffer.
- * Each sub-buffer brings its own, so that a lost one never takes names with it.
+ * TASK and DEVICE hold for the events that follow them in the same sub-buffer; each sub-buffer brings its
+ * own, so that a lost one never takes names with it. FROM and DETAIL belong to the event before them. STOP
+ * is the last of a stream, and the only one with times.
  */
 #define BLKRELAY_SIDE		0x80
 #define BLKRELAY_SLOTS_MASK	0x000000ffu
@@ -227,7 +228,7 @@ struct blkrelay_stop {
 #define BLKRELAY_CLOCK_MONO	2		/* ktime_get_mono_fast_ns(): nanoseconds */
 
 #define BLKRELAY_SUBBUF_ANCHOR_BAD	1	/* the clock source was not the clock: use other anchors */
-#define BLKRELAY_SUBBUF_OVERWRITE	2	/* a flight recorder's: older ones have been written over */
+#define BLKRELAY_SUBBUF_OVERWRITE	2	/* a flight recorder's: older ones may have been written over */
 
 /**
  * struct blkrelay_subbuf - the head of a sub-buffer, 128 bytes

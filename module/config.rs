@@ -271,7 +271,7 @@ impl fmt::Display for Error<'_> {
             Error::UnknownEvent(word) => (
                 "unknown event",
                 Some(word),
-                "probes= and missing= in status name them all; or write default or all",
+                "probes= in status names those of this kernel; or write default or all",
             ),
             Error::UnknownOp(word) => (
                 "unknown operation",

@@ -27,13 +27,6 @@ only() {
 	done
 }
 
-# symbol NAME [next]: the address of a function of the kernel, or of what follows it
-symbol() {
-	sort /proc/kallsyms | awk -v name="$1" -v next_one="$2" '
-		found && $1 != at { print "0x" $1; exit }
-		$3 == name { at = $1; if (next_one) found = 1; else { print "0x" at; exit } }'
-}
-
 # each AFTER CALL...: does the call with its first, second... allocation failing until it makes no more; AFTER
 # is run after each, and finds in GOT what came of it
 each() {
@@ -158,18 +151,11 @@ result of=cpu allocations=$nth refused=$refused bufferless=$bufferless
 bufferless=0
 # shellcheck disable=SC2046 # a module's line: name, size, users, who, state, where
 set -- $(grep '^blkrelay ' /proc/modules)
-for what in module relay; do
-	if [ $what = module ]; then
-		from=$6 to=$(printf '0x%x' $(($6 + $2)))
-	else
-		from=$(symbol relay_prepare_cpu) to=$(symbol relay_prepare_cpu next)
-	fi
-	only "$from" "$to"
-	each after_online write $ONLINE 1
-	only 0 0xffffffffffffffff
-	result of=cpu_$what allocations=$nth refused=$refused bufferless=$bufferless
-	[ "$refused" = 0 ] || fail "a trace kept the CPU from arriving $refused times"
-done
+only "$6" "$(printf '0x%x' $(($6 + $2)))"
+each after_online write $ONLINE 1
+only 0 0xffffffffffffffff
+result of=cpu_module allocations=$nth refused=$refused bufferless=$bufferless
+[ "$refused" = 0 ] || fail "a trace kept the CPU from arriving $refused times"
 [ $bufferless -ge 1 ] || fail "no allocation of a buffer failed: nothing is proved about it"
 echo 1 >$ONLINE
 echo stop >$DIR/control

@@ -24,7 +24,7 @@ pub struct Args {
 pub enum Command {
     /// Record block events into a file
     Record(Record),
-    /// Print a trace in blkparse's line format; lines that begin with # tell of lost events
+    /// Print a trace in blkparse's line format; lines that begin with # tell of lost events and of a flight recorder's stops
     Dump(Dump),
     /// Print a table for each device and each process
     Report(Report),
@@ -38,9 +38,12 @@ pub enum Command {
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Ends with CTRL-C, after -w seconds, or when COMMAND ends. Exit status: COMMAND's if it is \
-                  not 0 (128 + N if signal N killed it), else 1 if events were lost, else 0.\n\n\
+                  not 0 (128 + N if signal N killed it), else 1 if events were lost or \
+                  could not be written, else 0.\n\n\
                   COMMAND and all that it starts run in a cgroup of their own, and only their I/O is traced, \
-                  wherever it is issued from. With --everything, or a --cgroup, COMMAND stays where it is.\n\n\
+                  wherever it is issued from. That takes cgroup v2 with its io controller: without it all I/O is traced, \
+                  and a warning says so; write-back is COMMAND's only with the memory controller. With \
+                  --everything, or a --cgroup, COMMAND stays where it is.\n\n\
                   A flight recorder keeps the newest events in memory until it is frozen: by SIGUSR1, by what \
                   --on-error and --slower-than say, or by its end. Then it writes them to FILE."
 )]
@@ -81,7 +84,7 @@ pub struct Record {
     /// Freeze at the first completion with an error
     #[arg(long, requires = "flight")]
     pub on_error: bool,
-    /// Freeze at the first I/O that takes longer, as 20ms: D to C, or Q to C of a bio-based driver
+    /// Freeze at the first I/O that takes longer, as 20ms: from issue (D) to completion (C), or from Q where a driver has no requests
     #[arg(long, requires = "flight", value_name = "TIME", value_parser = microseconds)]
     pub slower_than: Option<u64>,
     /// Go on after each freeze, and write FILE.1, FILE.2 … (a number before the extension)

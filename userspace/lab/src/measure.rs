@@ -662,7 +662,7 @@ pub struct Args {
     /// All of them if not given
     #[arg(long, value_enum)]
     workload: Vec<Workload>,
-    /// All of them if not given; `none` is what each is compared with
+    /// Compared with none [default: off, on, blktrace]
     #[arg(long, value_enum)]
     state: Vec<State>,
     /// Decides order and perturbations of the boots

@@ -174,7 +174,7 @@ fn fresh_for(out: &Path, kdir: &Path, tools: &Toolchain) -> Result<()> {
 /// Arguments of `blkrelay-lab module`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The kernel's build tree or headers directory; without it, the kernel of --flavor
+    /// The kernel's build tree, not a package of its headers; without it, the kernel of --flavor
     #[arg(long, value_name = "DIR")]
     kdir: Option<PathBuf>,
     #[arg(long, value_enum, default_value = "trace", conflicts_with = "kdir")]

@@ -91,7 +91,7 @@ pub fn median(sample: &[f64]) -> f64 {
     Data::new(sample.to_vec()).median()
 }
 
-/// Number of different values: outcomes that count as n in a world without noise.
+/// Number of different values. One alone tells nothing of how far others would lie from it.
 pub fn distinct(sample: &[f64]) -> usize {
     let mut bits: Vec<u64> = sample.iter().map(|x| x.to_bits()).collect();
     bits.sort_unstable();

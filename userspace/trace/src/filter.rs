@@ -57,7 +57,8 @@ impl Filter {
     /// Whether an event passes what can be asked of it alone: devices, operation, sectors, size.
     ///
     /// An event that does not carry what is asked for does not pass: plugs and tag waits have no operation,
-    /// place or size, and an empty flush touches no sector. It passes with each part of its disk.
+    /// place or size, and an empty flush touches no sector. It passes with each part of its disk. The end of a
+    /// bio whose driver has moved on in it has 0 bytes: neither place nor size is what it was.
     pub fn passes(&self, event: &Event) -> bool {
         // The sizes of these are counts; zone plugs have a place and a size, but no operation.
         let counts = matches!(
@@ -68,7 +69,8 @@ impl Filter {
         let bytes = event.bytes;
         let is = |op| has_op && event.opf.is(op);
         let is_flush = bytes == 0 && is(Op::Flush);
-        let sector = event.sector.filter(|_| !is_flush);
+        let is_consumed = bytes == 0 && event.action == Action::BioComplete;
+        let sector = event.sector.filter(|_| !is_flush && !is_consumed);
         let touches = |range| sector.is_some_and(|sector| overlaps(sector, bytes, range));
         let here = |place: &Place| {
             event.dev == Some(place.disk) && place.part.is_none_or(|part| is_flush || touches(part))
@@ -78,7 +80,7 @@ impl Filter {
             && self.sectors.is_none_or(touches)
             && self
                 .sizes
-                .is_none_or(|(min, max)| !counts && (min..=max).contains(&bytes))
+                .is_none_or(|(min, max)| !counts && !is_consumed && (min..=max).contains(&bytes))
     }
 
     /// Whether whole I/Os have to be known.

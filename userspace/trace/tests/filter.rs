@@ -67,7 +67,7 @@ proptest! {
         op in proptest::sample::select(&[0u32, 1, 2, 3, 5, 7, 9, 11, 13, 15, 17, 19, 34, 35, 36][..]),
         preflush: bool,
         sector in proptest::option::of(0u64..100),
-        sectors in 0u32..20,
+        sectors in prop_oneof![1 => Just(0u32), 2 => 0u32..20],
         odd in 0u32..512,
         queue in 1u16..3,
         asked_ops in proptest::collection::vec(0usize..Op::ALL.len(), 0..3),
