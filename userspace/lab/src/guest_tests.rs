@@ -287,13 +287,15 @@ pub(crate) fn boot_job(job: &Job, dir: &Path) -> Result<Outcome> {
     spec.append.clone_from(&job.append);
     spec.expected = job.expected.iter().map(|t| (*t).to_owned()).collect();
     spec.timeout = Duration::from_secs(job.seconds);
-    let outcome = match boot_once(&spec) {
-        Err(e) if runs_stale_breakpoints(&spec, &e.to_string())? => {
-            progress::say("a breakpoint of the kernel's that was there no more: QEMU's fault before 8.1; once more");
-            boot_once(&spec)?
+    let mut steps: Option<progress::Steps> = None;
+    let name = dir.file_name().unwrap_or_default().to_string_lossy();
+    let outcome = boot::run_with(&spec, &mut |line| {
+        if let Some((done, total)) = console::progress(line) {
+            let steps = steps.get_or_insert_with(|| progress::Steps::new(&name));
+            steps.at(done, total);
         }
-        outcome => outcome?,
-    };
+    })?;
+    drop(steps);
     if outcome.exit != 0 {
         let text = std::fs::read(&outcome.console).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
@@ -306,32 +308,6 @@ pub(crate) fn boot_job(job: &Job, dir: &Path) -> Result<Outcome> {
         );
     }
     Ok(outcome)
-}
-
-/// Boots, and shows how far the job says that it is.
-fn boot_once(spec: &Spec) -> Result<Outcome> {
-    let name = spec.dir.file_name().unwrap_or_default().to_string_lossy();
-    let mut steps: Option<progress::Steps> = None;
-    boot::run_with(spec, &mut |line| {
-        if let Some((done, total)) = console::progress(line) {
-            let steps = steps.get_or_insert_with(|| progress::Steps::new(&name));
-            steps.at(done, total);
-        }
-    })
-}
-
-/// Whether a boot has failed by the emulator's fault that QEMU 8.1 mended: a CPU that translates code while
-/// another one patches it may keep the breakpoint that stands there for a moment, and run into it when the
-/// kernel has forgotten it ("qemu-x86_64 booting with 8.0.0 still see int3", linux-kernel, July 2023). Only
-/// the kernel itself patches code, the module's as well, so this hides no fault of the module's.
-fn runs_stale_breakpoints(spec: &Spec, error: &str) -> Result<bool> {
-    Ok(spec.cpus > 1 && error.contains("Oops: int3") && is_before_8_1(&boot::qemu_version()?))
-}
-
-fn is_before_8_1(qemu: &str) -> bool {
-    let mut numbers = qemu.split(['.', ' ']).map(|n| n.parse::<u32>().ok());
-    let (major, minor) = (numbers.next().flatten(), numbers.next().flatten());
-    (major, minor) < (Some(8), Some(1))
 }
 
 fn boot_one(test: &Guest, soak: Option<u64>, dir: &Path) -> Result<String> {
@@ -511,19 +487,4 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         tally.run(OFFSET, || wrong_offset(&args.dir.join("offset")));
     }
     Ok(tally.end())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_of_qemu() {
-        assert!(is_before_8_1("7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)"));
-        assert!(is_before_8_1("8.0.4"));
-        assert!(!is_before_8_1("8.1.0"));
-        assert!(!is_before_8_1(
-            "10.0.2 (Debian 1:10.0.2+ds-2+deb13u1~bpo12+1)"
-        ));
-    }
 }
