@@ -228,7 +228,7 @@ struct blkrelay_stop {
 #define BLKRELAY_CLOCK_MONO	2		/* ktime_get_mono_fast_ns(): nanoseconds */
 
 #define BLKRELAY_SUBBUF_ANCHOR_BAD	1	/* the clock source was not the clock: use other anchors */
-#define BLKRELAY_SUBBUF_OVERWRITE	2	/* a flight recorder's: older ones may have been written over */
+#define BLKRELAY_SUBBUF_OVERWRITE	2	/* a flight recorder's: older ones may be gone */
 
 /**
  * struct blkrelay_subbuf - the head of a sub-buffer, 128 bytes
