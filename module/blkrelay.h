@@ -103,6 +103,7 @@ struct blkrelay_record {
 #define BLKRELAY_ZONE_PLUG 22	/* disk_zone_wplug_add_bio	queue: a write waits for its zone */
 #define BLKRELAY_ZONE_UNPLUG 23	/* blk_zone_wplug_bio	queue: ... and goes on */
 #define BLKRELAY_ZONE_APPEND 24	/* blk_zone_append_update_request_bio	rq: its sector is where it went */
+#define BLKRELAY_SPAN	25	/* block_rq_complete, block_bio_complete: an I/O's whole life; a times record follows */
 
 #define BLKRELAY_W_SCHED	1	/* W: scheduler tags, else the driver's */
 #define BLKRELAY_W_RESERVED	2	/* W: reserved tags */
@@ -111,7 +112,7 @@ struct blkrelay_record {
  * ---- Side records ---------------------------------------------------------------------------------
  *
  * TASK and DEVICE hold for the events that follow them in the same sub-buffer; each sub-buffer brings its
- * own, so that a lost one never takes names with it. FROM and DETAIL belong to the event before them. STOP
+ * own, so that a lost one never takes names with it. FROM, DETAIL and TIMES belong to the event before them. STOP
  * is the last of a stream, and the only one with times.
  */
 #define BLKRELAY_SIDE		0x80
@@ -211,6 +212,34 @@ struct blkrelay_stop {
 	__u64 trigger;
 	__u64 value;
 	__u32 cpu;
+	__u32 who;
+};
+
+#define BLKRELAY_TIMES		0x85
+#define BLKRELAY_TIMES_SHIFT	8		/* BLKRELAY_TIMES_*, in @who */
+#define BLKRELAY_TIMES_MISSED	1	/* @queue and @pid are not known: the bio's Q was not seen, or its stamp was lost */
+#define BLKRELAY_TIMES_FRONT	2	/* @queue is 0: the front part of a split bio has no Q of its own */
+#define BLKRELAY_TIMES_REST	4	/* @queue is that of the bio before its front was split off: the I/O may end later */
+#define BLKRELAY_TIMES_PARTIAL	8	/* the request goes on: this is the completion of a part of it */
+#define BLKRELAY_TIMES_BIO	16	/* of a bio-based driver: @id is the bio's, and there is no @issue */
+/**
+ * struct blkrelay_times - when the I/O of the SPAN event just before it was queued and issued, and by whom, one slot
+ * @queue: when its first bio was queued, trace's clock; 0: see BLKRELAY_TIMES_MISSED and _FRONT
+ * @issue: when it was issued last, trace's clock; 0: not seen
+ * @alloc: when the request was allocated, CLOCK_MONOTONIC ns (request.start_time_ns); 0: the kernel did not
+ *	   keep it, because the request is not accounted
+ * @pid:   who queued the first bio: thread id in the initial pid namespace, named by a task record before it in
+ *	   this sub-buffer; 0 with BLKRELAY_TIMES_MISSED
+ *
+ * Of the SPAN event: @time is the completion's; @place, @bytes, @opf and @id are as in C (with
+ * BLKRELAY_TIMES_BIO as in BIO_C); @who is action << 24 | status << 16 | number of bios that the call completes
+ * (65535: that many or more). All but the first were merged into the request: their own Q is not told.
+ */
+struct blkrelay_times {
+	__u64 queue;
+	__u64 issue;
+	__u64 alloc;
+	__u32 pid;
 	__u32 who;
 };
 
