@@ -181,7 +181,7 @@ impl<W: Write> Text<W> {
                     extent(line);
                 }
                 comm(line, event);
-                if let Some(detail) = &event.detail {
+                if let Some(detail) = event.detail() {
                     details(line, detail);
                 }
             }
@@ -232,7 +232,7 @@ impl<W: Write> Text<W> {
                 number(line, event.id);
             }
             Action::Remap | Action::RqRemap => {
-                let (from, from_sector) = event.from.unwrap_or_default();
+                let (from, from_sector) = event.from().unwrap_or_default();
                 extent(line);
                 line.extend_from_slice(b"<- (");
                 number(line, from.major);

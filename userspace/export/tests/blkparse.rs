@@ -139,7 +139,7 @@ fn encode(event: &Event, out: &mut Vec<u8>) {
             pdu.extend(rest.to_be_bytes());
         }
         Action::Remap | Action::RqRemap => {
-            let (from, sector) = event.from.unwrap();
+            let (from, sector) = event.from().unwrap();
             pdu.extend((from.major << 20 | from.minor).to_be_bytes());
             pdu.extend((8u32 << 20 | 16).to_be_bytes());
             pdu.extend(sector.to_be_bytes());

@@ -159,7 +159,7 @@ fn common(e: &Event) -> Option<Seen> {
             'X' => i64::from((sector + u64::from(e.sectors())) as u32),
             _ => 0,
         },
-        from: e.from,
+        from: e.from(),
         pid: None,
     })
 }

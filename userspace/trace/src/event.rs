@@ -93,6 +93,19 @@ pub struct Detail {
     pub partno: u8,
 }
 
+/// What events of some kinds carry and others do not. It stands in one place, because there are very many
+/// events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Extra {
+    /// Nothing.
+    #[default]
+    None,
+    /// A: where the bio or request came from, with the sector there.
+    From(Dev, u64),
+    /// Q, where the trace has details.
+    Detail(Detail),
+}
+
 /// One block event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -137,13 +150,27 @@ pub struct Event {
     /// C and E only: low 16 bits of the id of the request's first bio, or of the bio that is complete; 0 if
     /// there is none.
     pub head: u16,
-    /// A only: where the bio or request came from, with the sector there.
-    pub from: Option<(Dev, u64)>,
-    /// Q only, where the trace has details.
-    pub detail: Option<Detail>,
+    /// What only some carry.
+    pub extra: Extra,
 }
 
 impl Event {
+    /// A only: where the bio or request came from, with the sector there.
+    pub fn from(&self) -> Option<(Dev, u64)> {
+        match self.extra {
+            Extra::From(dev, sector) => Some((dev, sector)),
+            _ => None,
+        }
+    }
+
+    /// Q only, where the trace has details.
+    pub fn detail(&self) -> Option<&Detail> {
+        match &self.extra {
+            Extra::Detail(detail) => Some(detail),
+            _ => None,
+        }
+    }
+
     /// C and E: 0 or a negative errno.
     pub fn errno(&self) -> i32 {
         op::errno(self.status)

@@ -2,7 +2,7 @@
 //! The events of a trace by time, with the gaps where they are.
 
 use crate::clock::ClockMap;
-use crate::event::{Comm, Detail, Dev, Event, Gap, GapKind, Item};
+use crate::event::{Comm, Detail, Dev, Event, Extra, Gap, GapKind, Item};
 use crate::merge::{Merge, Stream};
 use crate::op::Opf;
 use crate::source::{CpuStream, Source};
@@ -285,11 +285,22 @@ impl<'a> Cursor<'a> {
         let queue = record.queue();
         let pid = (!complete).then(|| record.pid());
         let (comm, tgid) = pid.map_or_else(Default::default, |pid| self.task(pid));
-        let (mut from, mut detail) = (None, None);
+        let mut extra = Extra::None;
         if action == Action::Queue {
-            detail = self.slots.take_detail();
+            if let Some(detail) = self.slots.take_detail() {
+                extra = Extra::Detail(Detail {
+                    cgroup: detail.cgroup,
+                    flags: detail.flags,
+                    ioprio: detail.ioprio,
+                    write_hint: detail.write_hint,
+                    partno: detail.partno,
+                });
+            }
         } else if action.is_remap() {
-            from = self.slots.take_from();
+            if let Some(from) = self.slots.take_from() {
+                let (major, minor) = (from.major(), from.minor());
+                extra = Extra::From(Dev { major, minor }, from.sector);
+            }
         }
         let (dev, diskseq) = self.device(queue);
         Event {
@@ -311,17 +322,7 @@ impl<'a> Cursor<'a> {
             comm,
             status: if complete { record.status() } else { 0 },
             head: if complete { record.head() } else { 0 },
-            from: from.map(|from| {
-                let (major, minor) = (from.major(), from.minor());
-                (Dev { major, minor }, from.sector)
-            }),
-            detail: detail.map(|detail| Detail {
-                cgroup: detail.cgroup,
-                flags: detail.flags,
-                ioprio: detail.ioprio,
-                write_hint: detail.write_hint,
-                partno: detail.partno,
-            }),
+            extra,
         }
     }
 }

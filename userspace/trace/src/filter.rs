@@ -204,7 +204,7 @@ impl Chosen {
             }
             // The submitter's own: so that one without an end is there as well.
             Action::Queue if filter.min_latency_ns.is_none() => {
-                let cgroup = event.detail.map_or(0, |detail| detail.cgroup);
+                let cgroup = event.detail().map_or(0, |detail| detail.cgroup);
                 filter.is_task(&Submitter::of(event)) && filter.is_cgroup(cgroup)
             }
             action if action.is_bio() && action != Action::ZoneMgmt => {

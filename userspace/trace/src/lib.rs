@@ -26,7 +26,7 @@ mod verify;
 pub use blkrelay_format::Action;
 pub use clock::ClockMap;
 pub use event::{
-    time, Cause, Comm, Detail, Dev, Event, Gap, GapKind, Item, ParseDevError, Rwbs, Stop,
+    time, Cause, Comm, Detail, Dev, Event, Extra, Gap, GapKind, Item, ParseDevError, Rwbs, Stop,
 };
 pub use events::{DeviceInfo, Events};
 pub use filter::{Filter, Place, Selected};

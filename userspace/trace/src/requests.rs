@@ -393,7 +393,7 @@ impl Tracker {
             }
             Action::Split => self.split(event),
             Action::Remap => {
-                if let Some((from, _)) = event.from {
+                if let Some((from, _)) = event.from() {
                     if Some(from) != event.dev && self.devices.contains(&from) {
                         self.arriving.insert(bio);
                     }
@@ -532,7 +532,7 @@ impl Tracker {
                 diskseq: event.diskseq,
                 epoch: event.epoch,
                 submitter: Submitter::of(event),
-                cgroup: event.detail.map_or(0, |detail| detail.cgroup),
+                cgroup: event.detail().map_or(0, |detail| detail.cgroup),
                 queue_ns: event.ns,
                 issue_ns: None,
                 data_ns: event.ns,

@@ -62,7 +62,7 @@ fn an_event_says_all_that_the_records_say() {
         major: 253,
         minor: 1,
     };
-    assert_eq!(second.from, Some((from, 96)));
+    assert_eq!(second.from(), Some((from, 96)));
     assert_eq!(
         second.dev,
         Some(Dev {
@@ -239,10 +239,10 @@ fn details_belong_to_their_q() {
     cpu.event(queue(20));
     let bytes = cpu.finish();
     let (events, _) = items(&open(file(&[bytes], &[&cpu])));
-    let detail = events[0].detail.unwrap();
+    let detail = events[0].detail().unwrap();
     assert_eq!((detail.cgroup, detail.partno), (42, 3));
     assert_eq!(detail.ioprio, 0x4004);
-    assert_eq!(events[1].detail, None);
+    assert_eq!(events[1].detail(), None);
 }
 
 /// A disk goes, and another one comes with its queue id and number.
