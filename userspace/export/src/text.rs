@@ -12,10 +12,12 @@
 //! - what blkparse does not know has names of one or two letters: `E` a completion with an error (as C),
 //!   `W` a wait for a tag, `IS` and `ID` the begin and end of a request's accounting, `ZM` zone management,
 //!   `ZP` and `ZU` a write that waits for its zone and goes on, `ZA` where a zone append went;
+//! - `SP` is an I/O's whole life, at its completion: it goes on with how long that took (`q2c`, `d2c`, and `g2d`
+//!   from the request's allocation to its issue), how many bios it carried if not one, and why a time is missing;
 //! - Q goes on with what else it carries, where the trace was recorded with details;
 //! - a gap, and a flight recorder's stop, are lines that begin with `#`.
 
-use blkrelay_trace::{Action, Detail, Event, Gap, GapKind, Item, Stop};
+use blkrelay_trace::{Action, Detail, Event, Gap, GapKind, Item, Stop, Times};
 use std::io::{self, Write};
 
 /// Writes items as lines.
@@ -90,6 +92,47 @@ fn details(line: &mut Vec<u8>, detail: &Detail) {
             number(line, detail.ioprio & 7);
         } else {
             number(line, value);
+        }
+    }
+}
+
+/// Appends what a span tells beside its end: ` q2c=12.345us d2c=12.000us g2d=11.950us bios=3 rest`. What may
+/// be more has `>=`, and what is not known is not there.
+fn times(line: &mut Vec<u8>, times: &Times, event: &Event) {
+    let (queue, issue) = (times.queue_ns(), times.issue_ns());
+    // The I/O goes on: it was split, or its first bio is not complete yet.
+    let goes_on = times.is_rest() && !times.is_bio() || times.is_partial() && event.head == 0;
+    let is = |goes_on| if goes_on { ">=" } else { "=" };
+    for (name, from, to, is) in [
+        ("q2c", queue, Some(event.ns), is(goes_on)),
+        ("d2c", issue, Some(event.ns), is(times.is_partial())),
+        ("g2d", times.alloc_ns(), issue, "="),
+    ] {
+        let took = from.zip(to).and_then(|(from, to)| to.checked_sub(from));
+        if let Some(ns) = took {
+            line.push(b' ');
+            line.extend_from_slice(name.as_bytes());
+            line.extend_from_slice(is.as_bytes());
+            number(line, ns / 1000);
+            line.push(b'.');
+            let digits = [100, 10, 1].map(|unit| b'0' + (ns % 1000 / unit % 10) as u8);
+            line.extend_from_slice(&digits);
+            line.extend_from_slice(b"us");
+        }
+    }
+    if event.head != 1 {
+        line.extend_from_slice(b" bios=");
+        number(line, event.head);
+    }
+    for (is, word) in [
+        (times.is_missed(), &b" missed"[..]),
+        (times.is_front(), b" front"),
+        (times.is_rest(), b" rest"),
+        (times.is_partial(), b" partial"),
+        (times.is_bio(), b" bio"),
+    ] {
+        if is {
+            line.extend_from_slice(word);
         }
     }
 }
@@ -172,6 +215,24 @@ impl<W: Write> Text<W> {
                 // As blkparse has it: 16 bits without a sign, so that EIO is 65531.
                 number(line, event.errno() as u16);
                 line.push(b']');
+            }
+            Action::Span => {
+                if passthrough {
+                    number(line, event.bytes);
+                    line.push(b' ');
+                } else if event.sectors() > 0 {
+                    extent(line);
+                } else {
+                    number(line, sector);
+                    line.push(b' ');
+                }
+                comm(line, event);
+                line.extend_from_slice(b" [");
+                number(line, event.errno() as u16);
+                line.push(b']');
+                if let Some(known) = event.times() {
+                    times(line, known, event);
+                }
             }
             Action::Issue | Action::Insert | Action::Queue => {
                 if passthrough {

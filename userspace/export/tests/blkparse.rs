@@ -329,6 +329,103 @@ fn a_q_shows_its_details() {
     assert_eq!(String::from_utf8(text).unwrap().lines().last(), Some(stop));
 }
 
+/// How long an I/O took stands behind what a C and a Q show.
+#[test]
+fn a_span_shows_how_long_it_took() {
+    let mut cpu = SubbufBuilder::new([1; 16], 0, Clock::Mono, 1_000_000);
+    cpu.device(Device::new(1, 8, 16, "sdb"))
+        .task(Task::new("dd", 4321, 4321));
+    let end = 1_000_000;
+    let span = |bytes, opf, status, bios| Record {
+        time: end,
+        place: Record::pack_place(Some(2048), 1),
+        bytes,
+        opf,
+        id: 7,
+        who: Record::pack_complete(Action::Span, status, bios),
+    };
+    let at = |us: u64| end - us * 1000;
+    let read = span(4096, 0, 0, 1);
+    let drv = Record {
+        place: Record::pack_place(None, 1),
+        ..span(36, 34, 0, 1)
+    };
+    let rows = [
+        (
+            read,
+            Times::new(at(45), at(40), at(43), 4321, 0),
+            "  R 2048 + 8 [dd] [0] q2c=45.000us d2c=40.000us g2d=3.000us",
+        ),
+        (
+            span(8192, 1 | SYNC, 10, 2),
+            Times::new(end - 234_567, at(40), 0, 4321, 0),
+            " WS 2048 + 16 [dd] [65531] q2c=234.567us d2c=40.000us bios=2",
+        ),
+        // Allocated before it was queued and after it was issued: the clock was read once for several.
+        (
+            read,
+            Times::new(at(45), at(40), at(39), 4321, 0),
+            "  R 2048 + 8 [dd] [0] q2c=45.000us d2c=40.000us",
+        ),
+        (
+            read,
+            Times::new(0, at(40), 0, 0, 1),
+            "  R 2048 + 8 [] [0] d2c=40.000us missed",
+        ),
+        (
+            read,
+            Times::new(0, at(40), 0, 4321, 2),
+            "  R 2048 + 8 [dd] [0] d2c=40.000us front",
+        ),
+        (
+            read,
+            Times::new(at(45), at(40), 0, 4321, 4),
+            "  R 2048 + 8 [dd] [0] q2c>=45.000us d2c=40.000us rest",
+        ),
+        (
+            span(512, 0, 0, 0),
+            Times::new(at(45), at(40), 0, 4321, 8),
+            "  R 2048 + 1 [dd] [0] q2c>=45.000us d2c>=40.000us bios=0 partial",
+        ),
+        (
+            read,
+            Times::new(at(45), 0, 0, 4321, 4 | 16),
+            "  R 2048 + 8 [dd] [0] q2c=45.000us rest bio",
+        ),
+        (
+            span(0, 1 | SYNC, 0, 1),
+            Times::new(at(45), 0, 0, 4321, 0),
+            " WS 2048 [dd] [0] q2c=45.000us",
+        ),
+        (
+            drv,
+            Times::new(0, at(40), 0, 0, 1),
+            "  R 36 [] [0] d2c=40.000us missed",
+        ),
+    ];
+    for (record, times, _) in &rows {
+        cpu.event(*record).times(*times);
+    }
+    cpu.event(read);
+    let meta = Meta {
+        format: FORMAT_VERSION,
+        ..Meta::default()
+    };
+    let mut writer = Writer::new(Vec::new(), &meta).unwrap();
+    writer
+        .subbufs(&cpu.finish(), &mut Appended::default())
+        .unwrap();
+    let source = Source::from_bytes(writer.get_ref().clone()).unwrap();
+    let lines = lines(&source);
+    for ((line, n), (_, times, expected)) in lines.iter().zip(1..).zip(&rows) {
+        let pid = times.pid;
+        let start = format!("  8,16   0 {n:8}     0.000000000 {pid:5} SP ");
+        assert_eq!(*line, format!("{start}{expected}"));
+    }
+    let bare = "  8,16   0       11     0.000000000     0 SP   R 2048 + 8 [] [0]";
+    assert_eq!(lines.last().unwrap(), bare);
+}
+
 #[test]
 fn gaps_are_comments() {
     let mut cpu = SubbufBuilder::new([1; 16], 1, Clock::Mono, 1_000_000);

@@ -2,7 +2,9 @@
 //! Making sub-buffers without the module: what the tests of this and the other crates are fed with.
 
 use crate::record::SLOT;
-use crate::{abi, Clock, Detail, Device, Header, Record, RemapFrom, Stop, Task, SUBBUF_MAGIC};
+use crate::{
+    abi, Clock, Detail, Device, Header, Record, RemapFrom, Stop, Task, Times, SUBBUF_MAGIC,
+};
 use zerocopy::IntoBytes;
 
 /// Puts together one sub-buffer after another of a CPU's stream, with numbers and counters that add up.
@@ -74,6 +76,12 @@ impl SubbufBuilder {
     /// Adds a detail record, which belongs to the event just added.
     pub fn detail(&mut self, detail: Detail) -> &mut SubbufBuilder {
         self.records.extend_from_slice(detail.as_bytes());
+        self
+    }
+
+    /// Adds a times record, which belongs to the span just added.
+    pub fn times(&mut self, times: Times) -> &mut SubbufBuilder {
+        self.records.extend_from_slice(times.as_bytes());
         self
     }
 

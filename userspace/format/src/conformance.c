@@ -12,6 +12,7 @@ _Static_assert(sizeof(struct blkrelay_task) == BLKRELAY_RECORD_SIZE, "a task is 
 _Static_assert(sizeof(struct blkrelay_from) == BLKRELAY_RECORD_SIZE, "a from record is one slot");
 _Static_assert(sizeof(struct blkrelay_detail) == BLKRELAY_RECORD_SIZE, "a detail is one slot");
 _Static_assert(sizeof(struct blkrelay_stop) == BLKRELAY_RECORD_SIZE, "a stop is one slot");
+_Static_assert(sizeof(struct blkrelay_times) == BLKRELAY_RECORD_SIZE, "times are one slot");
 _Static_assert(sizeof(struct blkrelay_device) == 3 * BLKRELAY_RECORD_SIZE, "a device is three slots");
 _Static_assert(sizeof(struct blkrelay_subbuf) % BLKRELAY_RECORD_SIZE == 0, "slots stay aligned");
 _Static_assert(offsetof(struct blkrelay_record, who) == 28, "the last word of a slot");
@@ -19,6 +20,7 @@ _Static_assert(offsetof(struct blkrelay_task, who) == 28, "the last word of a sl
 _Static_assert(offsetof(struct blkrelay_from, who) == 28, "the last word of a slot");
 _Static_assert(offsetof(struct blkrelay_detail, who) == 28, "the last word of a slot");
 _Static_assert(offsetof(struct blkrelay_stop, who) == 28, "the last word of a slot");
+_Static_assert(offsetof(struct blkrelay_times, who) == 28, "the last word of a slot");
 _Static_assert(offsetof(struct blkrelay_device, who) == 28, "the last word of the first slot");
 _Static_assert(BLK_TC_FUA == 1 << 15 && BLK_TC_QUEUE == 1 << 4, "categories of blktrace");
 _Static_assert(__BLK_TA_REMAP == 15 && __BLK_TA_CGROUP == 1 << 8, "actions of blktrace");
@@ -73,6 +75,12 @@ const struct field blkrelay_conformance[] = {
 	FIELD(blkrelay_stop, value),
 	FIELD(blkrelay_stop, cpu),
 	FIELD(blkrelay_stop, who),
+	WHOLE(blkrelay_times),
+	FIELD(blkrelay_times, queue),
+	FIELD(blkrelay_times, issue),
+	FIELD(blkrelay_times, alloc),
+	FIELD(blkrelay_times, pid),
+	FIELD(blkrelay_times, who),
 	WHOLE(blkrelay_subbuf),
 	FIELD(blkrelay_subbuf, magic),
 	FIELD(blkrelay_subbuf, version),

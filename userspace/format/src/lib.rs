@@ -47,7 +47,8 @@ pub use meta::{
     FORMAT_VERSION,
 };
 pub use record::{
-    c_array, c_bytes, Action, Detail, Device, Record, RemapFrom, Slot, Slots, Stop, Task, SLOT,
+    c_array, c_bytes, Action, Detail, Device, Record, RemapFrom, Slot, Slots, Stop, Task, Times,
+    SLOT,
 };
 pub use status::{CpuStatus, Status};
 pub use subbuf::{Clock, Header, Subbuf, SUBBUF_MAGIC};

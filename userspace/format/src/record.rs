@@ -19,6 +19,8 @@ pub type RemapFrom = abi::blkrelay_from;
 pub type Detail = abi::blkrelay_detail;
 /// The flight recorder has stopped on this CPU. See `struct blkrelay_stop`.
 pub type Stop = abi::blkrelay_stop;
+/// When a span's I/O was queued and issued, and by whom. See `struct blkrelay_times`.
+pub type Times = abi::blkrelay_times;
 
 /// What happened. The names are blkparse's letters; the codes are the contract's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -72,11 +74,13 @@ pub enum Action {
     ZoneUnplug = abi::BLKRELAY_ZONE_UNPLUG as u8,
     /// Where a zone append went (`blk_zone_append_update_request_bio`).
     ZoneAppend = abi::BLKRELAY_ZONE_APPEND as u8,
+    /// An I/O's whole life, at its completion (`block_rq_complete`, `block_bio_complete`).
+    Span = abi::BLKRELAY_SPAN as u8,
 }
 
 impl Action {
     /// All of them, in the order of their codes.
-    pub const ALL: [Action; 24] = [
+    pub const ALL: [Action; 25] = [
         Action::Queue,
         Action::BackMerge,
         Action::FrontMerge,
@@ -101,6 +105,7 @@ impl Action {
         Action::ZonePlug,
         Action::ZoneUnplug,
         Action::ZoneAppend,
+        Action::Span,
     ];
 
     /// The action of a contract code; `None` for 0, for codes not given out and for side records.
@@ -109,7 +114,7 @@ impl Action {
         Action::ALL.get(usize::from(code).wrapping_sub(1)).copied()
     }
 
-    /// The contract's code, 1..=24.
+    /// The contract's code, 1..=25.
     #[inline]
     pub fn code(self) -> u8 {
         self as u8
@@ -117,7 +122,8 @@ impl Action {
 
     /// What blkparse prints in its action column: `UT` for [`Action::UnplugSchedule`], `M` for both kinds
     /// of back merge, `C` for both kinds of completion, `A` for both kinds of remap. What blkparse does not
-    /// know has a name of one or two letters that it does not use: `E`, `W`, `IS`, `ID`, `ZM`, `ZP`, `ZU`, `ZA`.
+    /// know has a name of one or two letters that it does not use: `E`, `W`, `IS`, `ID`, `ZM`, `ZP`, `ZU`, `ZA`,
+    /// `SP`.
     pub fn name(self) -> &'static str {
         match self {
             Action::Queue => "Q",
@@ -141,10 +147,11 @@ impl Action {
             Action::ZonePlug => "ZP",
             Action::ZoneUnplug => "ZU",
             Action::ZoneAppend => "ZA",
+            Action::Span => "SP",
         }
     }
 
-    /// Whether the record's `id` is a request's: hardware queue and tag.
+    /// Whether the record's `id` is a request's: hardware queue and tag. Of a span its times record tells.
     pub fn is_request(self) -> bool {
         matches!(
             self,
@@ -161,7 +168,7 @@ impl Action {
         )
     }
 
-    /// Whether the record's `id` is a bio's.
+    /// Whether the record's `id` is a bio's. Of a span its times record tells.
     pub fn is_bio(self) -> bool {
         matches!(
             self,
@@ -176,9 +183,12 @@ impl Action {
         )
     }
 
-    /// Whether this tells of a completion: it carries a status, and names no task.
+    /// Whether this tells of a completion: it carries a status, and names no task itself.
     pub fn is_completion(self) -> bool {
-        matches!(self, Action::Complete | Action::BioComplete | Action::Error)
+        matches!(
+            self,
+            Action::Complete | Action::BioComplete | Action::Error | Action::Span
+        )
     }
 
     /// Whether a from record follows.
@@ -227,7 +237,7 @@ impl Record {
     }
 
     /// Low 16 bits of the head bio's id, or of the bio's own for [`Action::BioComplete`]; of completions
-    /// only. 0 if the request has no bio.
+    /// only. 0 if the request has no bio. Of [`Action::Span`]: number of bios that are complete.
     #[inline]
     pub fn head(&self) -> u16 {
         (self.who & abi::BLKRELAY_HEAD_MASK) as u16
@@ -256,7 +266,8 @@ impl Record {
         u32::from(action.code()) << abi::BLKRELAY_WHO_SHIFT | pid & abi::BLKRELAY_PID_MASK
     }
 
-    /// Packs `who` of a completion from a `blk_status_t` and the id of the head bio, or of the bio itself.
+    /// Packs `who` of a completion from a `blk_status_t` and the id of the head bio, or of the bio itself; of
+    /// [`Action::Span`], the number of bios.
     pub fn pack_complete(action: Action, status: u8, head: u32) -> u32 {
         u32::from(action.code()) << abi::BLKRELAY_WHO_SHIFT
             | u32::from(status) << abi::BLKRELAY_STATUS_SHIFT
@@ -363,6 +374,41 @@ impl Stop {
     }
 }
 
+impl Times {
+    /// A times side record, ready to be written. `flags` are `BLKRELAY_TIMES_*`.
+    pub fn new(queue: u64, issue: u64, alloc: u64, pid: u32, flags: u16) -> Times {
+        Times {
+            queue,
+            issue,
+            alloc,
+            pid,
+            who: side_who(abi::BLKRELAY_TIMES, 1) | u32::from(flags) << abi::BLKRELAY_TIMES_SHIFT,
+        }
+    }
+
+    /// `BLKRELAY_TIMES_*`.
+    #[inline]
+    pub fn flags(&self) -> u16 {
+        (self.who >> abi::BLKRELAY_TIMES_SHIFT) as u16
+    }
+
+    /// Whether one of these `BLKRELAY_TIMES_*` is set.
+    #[inline]
+    pub fn has(&self, flags: u32) -> bool {
+        u32::from(self.flags()) & flags != 0
+    }
+
+    /// Who queued the I/O; `None` if that is not known. A front part may do without.
+    #[inline]
+    pub fn submitter(&self) -> Option<u32> {
+        let known = match self.pid {
+            0 => !self.has(abi::BLKRELAY_TIMES_MISSED | abi::BLKRELAY_TIMES_FRONT),
+            _ => !self.has(abi::BLKRELAY_TIMES_MISSED),
+        };
+        known.then_some(self.pid)
+    }
+}
+
 fn side_who(code: u32, slots: u32) -> u32 {
     code << abi::BLKRELAY_WHO_SHIFT | slots
 }
@@ -382,6 +428,8 @@ pub enum Slot {
     Detail(Detail),
     /// The last record of a flight recorder's stream.
     Stop(Stop),
+    /// Belongs to the [`Action::Span`] event just before it.
+    Times(Times),
     /// An event of a code that this reader does not know, to be counted and skipped.
     UnknownEvent(Record),
     /// A side record that this reader does not know, to be skipped.
@@ -433,6 +481,18 @@ impl<'a> Slots<'a> {
         Some(detail)
     }
 
+    /// The next slot if it is a [`Times`] record, which is then consumed.
+    #[inline]
+    pub fn take_times(&mut self) -> Option<Times> {
+        let times = Times::read_from_prefix(self.bytes).ok()?.0;
+        let flags = u32::from(times.flags()) << abi::BLKRELAY_TIMES_SHIFT;
+        if times.who ^ flags != side_who(abi::BLKRELAY_TIMES, 1) {
+            return None;
+        }
+        self.advance(1);
+        Some(times)
+    }
+
     #[inline]
     fn advance(&mut self, slots: usize) {
         self.bytes = self.bytes.get(slots * SLOT..).unwrap_or_default();
@@ -479,7 +539,8 @@ impl<'a> Slots<'a> {
             (abi::BLKRELAY_FROM, 1) => read(bytes, Slot::From),
             (abi::BLKRELAY_DETAIL, 1) => read(bytes, Slot::Detail),
             (abi::BLKRELAY_STOP, 1) => read(bytes, Slot::Stop),
-            (abi::BLKRELAY_TASK..=abi::BLKRELAY_STOP, _) => {
+            (abi::BLKRELAY_TIMES, 1) => read(bytes, Slot::Times),
+            (abi::BLKRELAY_TASK..=abi::BLKRELAY_TIMES, _) => {
                 return self.fail(Error::SideLength {
                     slot: self.slot,
                     code,

@@ -73,6 +73,9 @@ fn c_and_rust_agree() {
         "blkrelay_stop" = abi::blkrelay_stop {
             "time" = time: 8, "trigger" = trigger: 8, "value" = value: 8, "cpu" = cpu: 4, "who" = who: 4
         }
+        "blkrelay_times" = abi::blkrelay_times {
+            "queue" = queue: 8, "issue" = issue: 8, "alloc" = alloc: 8, "pid" = pid: 4, "who" = who: 4
+        }
         "blkrelay_subbuf" = abi::blkrelay_subbuf {
             "magic" = magic: 4, "version" = version: 2, "header_len" = header_len: 2, "used" = used: 4,
             "record_len" = record_len: 2, "flags" = flags: 2, "trace_id" = trace_id: 16, "cpu" = cpu: 4,

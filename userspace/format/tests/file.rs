@@ -376,10 +376,65 @@ fn slots_by_hand() {
     assert_eq!((stop.trigger_cpu(), stop.cause()), (7, 2));
     assert_eq!(stop, Stop::new(0x210, 0x200, 7, 2, 10));
     assert!(slots.next().is_none());
+    assert_eq!(slots.take_times(), None);
 
     bytes[31] = 0;
     let error = Error::UnknownAction { slot: 0, action: 0 };
     assert!(matches!(Slots::new(&bytes).next(), Some(Err(found)) if found == error));
+}
+
+/// A span of 3 bios with status 10, and its times, byte by byte.
+#[test]
+#[cfg(target_endian = "little")]
+fn a_span_by_hand() {
+    let mut bytes = Vec::new();
+    bytes.extend([[0x11; 28].as_slice(), &[3, 0, 10, 25]].concat());
+    // Queue 0x300, issue 0x310, alloc 0x1234, pid 0x0100_0002; the last but one flag, and one not given out.
+    bytes.extend([0, 3, 0, 0, 0, 0, 0, 0, 0x10, 3, 0, 0, 0, 0, 0, 0]);
+    bytes.extend([0x34, 0x12, 0, 0, 0, 0, 0, 0, 2, 0, 0, 1]);
+    bytes.extend([1, 8, 0x80, 0x85]);
+    let mut slots = Slots::new(&bytes);
+    let Some(Ok(Slot::Event(Action::Span, span))) = slots.next() else {
+        unreachable!("a span");
+    };
+    assert_eq!((span.status(), span.head()), (10, 3));
+    assert_eq!(span.who, Record::pack_complete(Action::Span, 10, 3));
+    let Some(Ok(Slot::Times(times))) = slots.clone().next() else {
+        unreachable!("times");
+    };
+    assert_eq!(
+        (times.queue, times.issue, times.alloc, times.pid),
+        (0x300, 0x310, 0x1234, 0x0100_0002)
+    );
+    assert_eq!(times.flags(), 0x8008);
+    assert!(times.has(abi::BLKRELAY_TIMES_PARTIAL) && !times.has(abi::BLKRELAY_TIMES_MISSED));
+    assert_eq!(times, Times::new(0x300, 0x310, 0x1234, 0x0100_0002, 0x8008));
+    assert_eq!(slots.take_detail(), None);
+    assert_eq!(slots.take_times(), Some(times));
+    assert_eq!(slots.position(), 2);
+
+    // Of another length it is not what this reader knows.
+    bytes[60] = 2;
+    let mut slots = Slots::new(&bytes);
+    slots.next();
+    assert_eq!(slots.take_times(), None);
+    let expected = Error::SideLength {
+        slot: 1,
+        code: 0x85,
+        slots: 2,
+        left: 1,
+    };
+    assert!(matches!(slots.next(), Some(Err(error)) if error == expected));
+}
+
+/// A pid of 0 is the idle task's, unless the record says that nobody is known.
+#[test]
+fn who_queued_a_span() {
+    let who = |pid, flags: u32| Times::new(1, 2, 3, pid, flags as u16).submitter();
+    let (missed, front) = (abi::BLKRELAY_TIMES_MISSED, abi::BLKRELAY_TIMES_FRONT);
+    assert_eq!((who(7, 0), who(0, 0)), (Some(7), Some(0)));
+    assert_eq!((who(7, front), who(0, front)), (Some(7), None));
+    assert_eq!((who(7, missed), who(0, missed)), (None, None));
 }
 
 /// The codes are the header's, and no two kinds that are told apart have the same name.
@@ -392,10 +447,10 @@ fn actions_have_codes_and_names() {
         );
         assert!(action.name().len() <= 2);
     }
-    assert_eq!(Action::from_code(25), None);
+    assert_eq!(Action::from_code(26), None);
     let names: Vec<&str> = Action::ALL.iter().map(|action| action.name()).collect();
     assert_eq!(
         names.join(" "),
-        "Q M F G I R D C P U UT X A M C A E W IS ID ZM ZP ZU ZA"
+        "Q M F G I R D C P U UT X A M C A E W IS ID ZM ZP ZU ZA SP"
     );
 }

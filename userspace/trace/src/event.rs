@@ -4,7 +4,7 @@
 
 use crate::clock::ClockMap;
 use crate::op::{self, Opf};
-use blkrelay_format::{abi, Action, Stop as StopRecord};
+use blkrelay_format::{abi, Action, Stop as StopRecord, Times as TimesRecord};
 use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
@@ -93,6 +93,96 @@ pub struct Detail {
     pub partno: u8,
 }
 
+/// What a span tells of its I/O beside its end.
+///
+/// A time that lies between two anchors is as exact as an event's. One that lies before the first anchor of
+/// the trace is reckoned back from it at the rate measured behind it, or, where that took less than 10 ms, at
+/// the clock's nominal one: the error is at most 0.1 % of how long before it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// CLOCK_MONOTONIC, ns; until the merge has made that of it, the trace's clock. 0: not known.
+    queue: u64,
+    /// As `queue`.
+    issue: u64,
+    /// CLOCK_MONOTONIC, ns. 0: not known.
+    alloc: u64,
+    /// `BLKRELAY_TIMES_*`
+    flags: u16,
+}
+
+impl Times {
+    /// What a times record says, still in the trace's clock.
+    pub(crate) fn new(times: &TimesRecord) -> Times {
+        let unknown = abi::BLKRELAY_TIMES_MISSED | abi::BLKRELAY_TIMES_FRONT;
+        Times {
+            queue: if times.has(unknown) { 0 } else { times.queue },
+            issue: if times.has(abi::BLKRELAY_TIMES_BIO) {
+                0
+            } else {
+                times.issue
+            },
+            alloc: times.alloc,
+            flags: times.flags(),
+        }
+    }
+
+    /// Makes CLOCK_MONOTONIC of the trace's clock.
+    pub(crate) fn convert(&mut self, clock: &mut ClockMap) {
+        for time in [&mut self.queue, &mut self.issue] {
+            if *time != 0 {
+                *time = clock.ns(*time).max(1);
+            }
+        }
+    }
+
+    fn has(&self, flag: u32) -> bool {
+        u32::from(self.flags) & flag != 0
+    }
+
+    /// When its first bio was queued, CLOCK_MONOTONIC ns; `None` if that was not seen, or that bio is the
+    /// front part of a split one.
+    pub fn queue_ns(&self) -> Option<u64> {
+        (self.queue != 0).then_some(self.queue)
+    }
+
+    /// When its request was issued last, CLOCK_MONOTONIC ns; `None` if that was not seen, or the driver is
+    /// bio-based.
+    pub fn issue_ns(&self) -> Option<u64> {
+        (self.issue != 0).then_some(self.issue)
+    }
+
+    /// When its request was allocated, CLOCK_MONOTONIC ns; `None` if the kernel did not keep it. The kernel reads
+    /// the clock once for all requests of a plug, so this can be before the bio was queued.
+    pub fn alloc_ns(&self) -> Option<u64> {
+        (self.alloc != 0).then_some(self.alloc)
+    }
+
+    /// The Q of its first bio was not seen, or its stamp was lost.
+    pub fn is_missed(&self) -> bool {
+        self.has(abi::BLKRELAY_TIMES_MISSED)
+    }
+
+    /// Its first bio is the front part of a split one, and has no Q.
+    pub fn is_front(&self) -> bool {
+        self.has(abi::BLKRELAY_TIMES_FRONT)
+    }
+
+    /// Its first bio is what was left when its front was split off: the I/O may end later.
+    pub fn is_rest(&self) -> bool {
+        self.has(abi::BLKRELAY_TIMES_REST)
+    }
+
+    /// The completion of a part: the request goes on.
+    pub fn is_partial(&self) -> bool {
+        self.has(abi::BLKRELAY_TIMES_PARTIAL)
+    }
+
+    /// Of a bio-based driver: the event's `id` is the bio's.
+    pub fn is_bio(&self) -> bool {
+        self.has(abi::BLKRELAY_TIMES_BIO)
+    }
+}
+
 /// What events of some kinds carry and others do not. It stands in one place, because there are very many
 /// events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,6 +194,8 @@ pub enum Extra {
     From(Dev, u64),
     /// Q, where the trace has details.
     Detail(Detail),
+    /// SP.
+    Times(Times),
 }
 
 /// One block event.
@@ -131,24 +223,25 @@ pub struct Event {
     /// First sector on the whole disk, 512 bytes each; `None` for passthrough requests, for the flush
     /// machinery's own, and for P, U, UT and W.
     pub sector: Option<u64>,
-    /// Bytes of the bio or request; C and E: completed by this call; U and UT: requests unplugged; W: tags
+    /// Bytes of the bio or request; C, E and SP: completed by this call; U and UT: requests unplugged; W: tags
     /// in the pool.
     pub bytes: u32,
     /// Operation and flags; of W: `BLKRELAY_W_*`.
     pub opf: Opf,
     /// Request events: hardware queue << 16 | tag. Bio events: bits of the bio's address. W: hardware queue
-    /// << 16. ZP and ZU: number of the zone.
+    /// << 16. ZP and ZU: number of the zone. SP: as C.
     pub id: u32,
-    /// The current task's thread id. `None` for C and E, which come in whatever task was interrupted.
+    /// The current task's thread id. `None` for C and E, which come in whatever task was interrupted. SP: that
+    /// of the task that queued its first bio; `None` if that is not known.
     pub pid: Option<u32>,
     /// The task's process id; 0 if not known.
     pub tgid: u32,
     /// The task's name.
     pub comm: Comm,
-    /// C and E only: `blk_status_t`.
+    /// C, E and SP only: `blk_status_t`.
     pub status: u8,
     /// C and E only: low 16 bits of the id of the request's first bio, or of the bio that is complete; 0 if
-    /// there is none.
+    /// there is none. SP: number of bios that are complete; 65535: that many or more.
     pub head: u16,
     /// What only some carry.
     pub extra: Extra,
@@ -171,7 +264,15 @@ impl Event {
         }
     }
 
-    /// C and E: 0 or a negative errno.
+    /// SP only, if its times record is there.
+    pub fn times(&self) -> Option<&Times> {
+        match &self.extra {
+            Extra::Times(times) => Some(times),
+            _ => None,
+        }
+    }
+
+    /// C, E and SP: 0 or a negative errno.
     pub fn errno(&self) -> i32 {
         op::errno(self.status)
     }
@@ -381,6 +482,12 @@ pub enum Item {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Each event is moved several times on its way.
+    #[test]
+    fn an_event_is_not_large() {
+        assert!(size_of::<Event>() <= 160, "{}", size_of::<Event>());
+    }
 
     #[test]
     fn device_numbers() {

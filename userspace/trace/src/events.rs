@@ -2,7 +2,7 @@
 //! The events of a trace by time, with the gaps where they are.
 
 use crate::clock::ClockMap;
-use crate::event::{Comm, Detail, Dev, Event, Extra, Gap, GapKind, Item};
+use crate::event::{Comm, Detail, Dev, Event, Extra, Gap, GapKind, Item, Times};
 use crate::merge::{Merge, Stream};
 use crate::op::Opf;
 use crate::source::{CpuStream, Source};
@@ -266,7 +266,11 @@ impl<'a> Cursor<'a> {
                 }
                 Slot::Task(task) => self.learn_task(&task),
                 Slot::Device(device) => self.learn_device(&device),
-                Slot::From(_) | Slot::Detail(_) | Slot::Stop(_) | Slot::Unknown { .. } => {}
+                Slot::From(_)
+                | Slot::Detail(_)
+                | Slot::Stop(_)
+                | Slot::Times(_)
+                | Slot::Unknown { .. } => {}
             }
         }
     }
@@ -283,8 +287,7 @@ impl<'a> Cursor<'a> {
     fn event(&mut self, action: Action, record: &Record) -> Event {
         let complete = action.is_completion();
         let queue = record.queue();
-        let pid = (!complete).then(|| record.pid());
-        let (comm, tgid) = pid.map_or_else(Default::default, |pid| self.task(pid));
+        let mut pid = (!complete).then(|| record.pid());
         let mut extra = Extra::None;
         if action == Action::Queue {
             if let Some(detail) = self.slots.take_detail() {
@@ -301,7 +304,13 @@ impl<'a> Cursor<'a> {
                 let (major, minor) = (from.major(), from.minor());
                 extra = Extra::From(Dev { major, minor }, from.sector);
             }
+        } else if action == Action::Span {
+            if let Some(times) = self.slots.take_times() {
+                pid = times.submitter();
+                extra = Extra::Times(Times::new(&times));
+            }
         }
+        let (comm, tgid) = pid.map_or_else(Default::default, |pid| self.task(pid));
         let (dev, diskseq) = self.device(queue);
         Event {
             time: record.time,
@@ -408,7 +417,12 @@ impl Iterator for Events<'_> {
     fn next(&mut self) -> Option<Item> {
         let mut item = self.merge.next()?;
         match &mut item {
-            Item::Event(event) => event.ns = self.clock.ns(event.time),
+            Item::Event(event) => {
+                event.ns = self.clock.ns(event.time);
+                if let Extra::Times(times) = &mut event.extra {
+                    times.convert(&mut self.clock);
+                }
+            }
             Item::Gap(gap) => {
                 gap.from_ns = self.clock.ns(gap.from);
                 gap.to_ns = self.clock.ns(gap.to);

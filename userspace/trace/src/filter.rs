@@ -5,7 +5,8 @@
 //!
 //! An event by itself is asked for its device, operation, sectors, size and time. Latency, task and cgroup are
 //! an I/O's: its events are selected together, from its Q to its completion, with those of the
-//! requests that carried it. So the trace is read twice where these are asked for.
+//! requests that carried it. So the trace is read twice where these are asked for. A span is asked by itself: it
+//! tells who queued it and how long it took.
 
 use crate::event::{Dev, Event, Gap, Item};
 use crate::events::{DeviceInfo, Events};
@@ -69,7 +70,8 @@ impl Filter {
         let bytes = event.bytes;
         let is = |op| has_op && event.opf.is(op);
         let is_flush = bytes == 0 && is(Op::Flush);
-        let is_consumed = bytes == 0 && event.action == Action::BioComplete;
+        let of_bio = event.times().is_some_and(|times| times.is_bio());
+        let is_consumed = bytes == 0 && (event.action == Action::BioComplete || of_bio);
         let sector = event.sector.filter(|_| !is_flush && !is_consumed);
         let touches = |range| sector.is_some_and(|sector| overlaps(sector, bytes, range));
         let here = |place: &Place| {
@@ -102,6 +104,18 @@ impl Filter {
         self.cgroups.is_empty() || self.cgroups.contains(&cgroup)
     }
 
+    /// Whether a span passes: what is known of it.
+    fn is_span(&self, event: &Event) -> bool {
+        let times = event.times().copied().unwrap_or_default();
+        let began = times.issue_ns().or(times.queue_ns());
+        let took = |began| event.ns.saturating_sub(began);
+        let slow = |min| began.is_some_and(|began| took(began) >= min);
+        let task = !self.asks_for_task() || event.pid.is_some();
+        task && self.is_task(&Submitter::of(event))
+            && self.is_cgroup(0)
+            && self.min_latency_ns.is_none_or(slow)
+    }
+
     /// Whether an I/O passes, `done` or still on its way.
     fn is_io(&self, span: &IoSpan, done: bool) -> bool {
         let latency = match span.issue_ns {
@@ -118,18 +132,28 @@ impl Filter {
 /// A bio or a request of a queue: queue id, whether it is a request, and its id.
 type Key = (u16, bool, u32);
 
-/// The events of the I/Os that were selected: when something under a key belonged to one of them.
+/// The events of a trace's I/Os that were selected: when something under a key belonged to one of them.
 #[derive(Debug, Default)]
 struct Chosen {
     stretches: FxHashMap<Key, Vec<(u64, u64)>>,
     /// Whether the latest event of a request belongs to a selected one: E and ID follow its C.
     latest: FxHashMap<(u16, u32), bool>,
+    /// Q of the latest span of each request that asked for one, and whether it was selected: the end of a flush
+    /// sequence follows its data.
+    spans: FxHashMap<(u16, u32), (Option<u64>, bool)>,
 }
 
 impl Chosen {
     fn of(source: &Source, filter: &Filter) -> Chosen {
         let mut chosen = Chosen::default();
-        let mut tracker = Tracker::with_trails();
+        let first = source.events().find_map(|item| match item {
+            Item::Event(event) => Some(event.action),
+            Item::Gap(_) => None,
+        });
+        if first == Some(Action::Span) {
+            return chosen;
+        }
+        let mut tracker = Tracker::with_trails(source);
         let mut spans: Vec<Span> = Vec::new();
         let mut take = |tracker: &mut Tracker, spans: &mut Vec<Span>| {
             for span in spans.drain(..) {
@@ -196,6 +220,7 @@ impl Chosen {
     fn has(&mut self, event: &Event, filter: &Filter) -> bool {
         let request = (event.queue, event.id);
         match event.action {
+            Action::Span => self.has_span(event, filter),
             Action::Error | Action::IoDone => self.latest.get(&request).copied().unwrap_or(false),
             action if action.is_request() => {
                 let has = self.holds((event.queue, true, event.id), event.ns);
@@ -215,6 +240,28 @@ impl Chosen {
                 filter.min_latency_ns.is_none()
                     && filter.cgroups.is_empty()
                     && filter.is_task(&Submitter::of(event))
+            }
+        }
+    }
+
+    fn has_span(&mut self, event: &Event, filter: &Filter) -> bool {
+        let has = filter.is_span(event);
+        let times = event.times().copied().unwrap_or_default();
+        let key = (event.queue, event.id);
+        // The request that does the flushing borrows the tag, and has no bio.
+        if event.head == 0 || times.is_bio() {
+            return has;
+        }
+        let latest = self.spans.get(&key).copied();
+        match latest.filter(|_| event.bytes == 0) {
+            Some((queue, has)) if queue == times.queue_ns() => has,
+            _ => {
+                if event.opf.is_write() {
+                    self.spans.insert(key, (times.queue_ns(), has));
+                } else {
+                    self.spans.remove(&key);
+                }
+                has
             }
         }
     }

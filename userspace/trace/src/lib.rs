@@ -27,6 +27,7 @@ pub use blkrelay_format::Action;
 pub use clock::ClockMap;
 pub use event::{
     time, Cause, Comm, Detail, Dev, Event, Extra, Gap, GapKind, Item, ParseDevError, Rwbs, Stop,
+    Times,
 };
 pub use events::{DeviceInfo, Events};
 pub use filter::{Filter, Place, Selected};

@@ -12,6 +12,12 @@
 //! Filters that change while tracing, and a flight recorder that is armed again, begin a new epoch. What
 //! begins in one epoch and ends in another is cut, as it is by a loss: events of it may have been left out.
 //!
+//! A span tells of an I/O by itself, whole: nothing has to be joined. What it cannot tell is counted: the Q of a
+//! bio that was merged behind another, that of a part of a split one (which ends the I/O, or does not), one that
+//! the module has missed. Only a flush sequence has two: its data's, and one of no bytes, under the same tag and
+//! with the same Q, at its end. A write is kept until the next span of its tag, which tells. (The request that does
+//! the flushing borrows the tag; it has no bio.)
+//!
 //! E, IS and ID say nothing of a request that D and C do not. IS may be its first event, and only its time is
 //! looked at, where trails are kept.
 //!
@@ -20,6 +26,7 @@
 
 use crate::event::{Comm, Dev, Event, Gap, Item};
 use crate::op::{Op, Opf};
+use crate::source::Source;
 use blkrelay_format::Action;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
@@ -59,15 +66,15 @@ pub struct RequestSpan {
     /// Hardware queue << 16 | tag.
     pub id: u32,
     /// First event seen of it: its insert or, without one, its first issue; CLOCK_MONOTONIC ns. Known of a
-    /// tracker [with trails](Tracker::with_trails), else the last issue.
+    /// tracker [with trails](Tracker::with_trails), else the last issue. Of spans: its first span.
     pub begin_ns: u64,
     /// Last issue, CLOCK_MONOTONIC ns.
     pub issue_ns: u64,
     /// Last completion.
     pub complete_ns: u64,
-    /// Bytes at issue.
+    /// Bytes at issue; of spans: completed.
     pub bytes: u32,
-    /// Operation and flags at issue.
+    /// Operation and flags at issue; of spans: at completion.
     pub opf: Opf,
     /// 0 or a negative errno.
     pub errno: i32,
@@ -100,11 +107,11 @@ pub struct IoSpan {
     pub data_ns: u64,
     /// Completion of the whole; later than `data_ns` if a flush followed.
     pub complete_ns: u64,
-    /// Bytes at Q.
+    /// Bytes at Q; of a span: completed with it.
     pub bytes: u32,
-    /// Operation and flags at Q.
+    /// Operation and flags at Q; of a span: at completion, when the flush machinery has taken some flags away.
     pub opf: Opf,
-    /// It was mapped here from another traced device, which has an I/O for it as well.
+    /// It was mapped here from another traced device, which has an I/O for it as well. Spans do not tell.
     pub stacked: bool,
     /// Events were lost, or an epoch began, between Q and completion: the join may be wrong.
     pub cut: bool,
@@ -172,6 +179,13 @@ pub struct Counts {
     pub flush_sequences: u64,
     /// Bios split in two.
     pub splits: u64,
+    /// Of spans: bios merged into a request behind another: neither their Q nor who queued them is told.
+    pub merged: u64,
+    /// Of spans: I/Os whose Q was not seen, or its stamp lost: queued before the trace began, or beyond what the
+    /// module keeps.
+    pub missed: u64,
+    /// Of spans: I/Os that were split: when the last of their parts was complete cannot be told.
+    pub split_ios: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -184,6 +198,23 @@ struct Issued {
     bytes: u32,
     done: u32,
     opf: Opf,
+    errno: i32,
+}
+
+/// A write that a span told of.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    queue_ns: Option<u64>,
+    /// Nothing if its Q2C cannot be told.
+    io: Option<IoSpan>,
+}
+
+/// A request that spans told of in parts, up to now.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    /// Its first span.
+    ns: u64,
+    bytes: u32,
     errno: i32,
 }
 
@@ -230,6 +261,11 @@ pub struct Tracker {
     issued: FxHashMap<(u16, u32), Issued>,
     /// I/Os whose data is complete and that a C of no bytes may still follow, by bits of their bio.
     ending: FxHashMap<(u16, u16), Vec<(u32, IoSpan)>>,
+    /// Writes of spans that a span of no bytes may still follow, by their request.
+    held: FxHashMap<(u16, u32), Held>,
+    begun: FxHashMap<(u16, u32), Begun>,
+    /// When each epoch but the first began, ns.
+    epochs: Vec<(u32, u64)>,
     /// Bios that an A has just brought here from another traced disk.
     arriving: FxHashSet<(u16, u32)>,
     /// Requests that a stacked device has mapped here and that were not issued yet.
@@ -246,16 +282,19 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// With nothing outstanding.
-    pub fn new() -> Tracker {
-        Tracker::default()
+    /// Of this trace, with nothing outstanding.
+    pub fn new(source: &Source) -> Tracker {
+        Tracker {
+            epochs: source.epochs(),
+            ..Tracker::default()
+        }
     }
 
     /// With nothing outstanding, and with an account of each I/O's events: see [`Tracker::take_trail`].
-    pub fn with_trails() -> Tracker {
+    pub fn with_trails(source: &Source) -> Tracker {
         Tracker {
             trails: Some(Trails::default()),
-            ..Tracker::default()
+            ..Tracker::new(source)
         }
     }
 
@@ -266,7 +305,7 @@ impl Tracker {
         trail.unwrap_or_default()
     }
 
-    /// The I/Os that are not complete, with their trails so far.
+    /// The I/Os that are not complete, with their trails so far. A span's is complete, whatever may follow.
     pub fn outstanding(&self) -> impl Iterator<Item = (IoSpan, Vec<Stretch>)> + '_ {
         self.ios.iter().map(|(_, io)| (io.span, io.trail.clone()))
     }
@@ -280,6 +319,18 @@ impl Tracker {
     /// to [`Tracker::item`].
     pub fn is_arriving(&self, event: &Event) -> bool {
         self.arriving.contains(&(event.queue, event.id))
+    }
+
+    /// Whether this span is the end of a flush sequence whose data was complete before, and so not of an I/O of
+    /// its own. To be asked before the span is given to [`Tracker::item`].
+    pub fn ends_sequence(&self, event: &Event) -> bool {
+        if event.action != Action::Span || event.bytes > 0 || event.head == 0 {
+            return false;
+        }
+        let times = event.times().copied().unwrap_or_default();
+        let held = self.held.get(&(event.queue, event.id));
+        let same = |held: &Held| times.queue_ns().is_none() || times.queue_ns() == held.queue_ns;
+        !times.is_bio() && !times.is_partial() && held.is_some_and(same)
     }
 
     /// Takes the next item of a trace, and returns what it completes.
@@ -297,6 +348,9 @@ impl Tracker {
         for (_, span) in ending.into_values().flatten() {
             self.found.push(Span::Io(span));
         }
+        let held = std::mem::take(&mut self.held);
+        let ios = held.into_values().filter_map(|held| held.io);
+        self.found.extend(ios.map(Span::Io));
         self.counts.issued_at_end += self.issued.len() as u64;
         self.counts.queued_at_end += self.ios.len() as u64;
         self.issued.clear();
@@ -344,6 +398,10 @@ impl Tracker {
         let over = self.ending.extract_if(|(of, _), _| *of == queue);
         let spans = over.flat_map(|(_, spans)| spans);
         self.found.extend(spans.map(|(_, span)| Span::Io(span)));
+        let over = self.held.extract_if(|(of, _), _| *of == queue);
+        let ios = over.filter_map(|(_, held)| held.io);
+        self.found.extend(ios.map(Span::Io));
+        self.begun.retain(|(of, _), _| *of != queue);
         self.arriving.retain(|(of, _)| *of != queue);
         self.clones.retain(|(of, _)| *of != queue);
     }
@@ -407,6 +465,7 @@ impl Tracker {
             Action::Complete => self.complete(event),
             Action::BioComplete => self.bio_complete(event),
             Action::RqRemap => drop(self.clones.insert(bio)),
+            Action::Span => self.span(event),
             Action::GetRq
             | Action::Insert
             | Action::Plug
@@ -882,5 +941,177 @@ impl Tracker {
         }
         let span = self.take_io(index, event);
         self.found.extend(span.map(Span::Io));
+    }
+
+    /// As [`Tracker::is_cut`], of a span: it ends in the epoch of its event.
+    fn is_span_cut(&mut self, ns: u64, event: &Event) -> bool {
+        let began = self.epochs.iter().find(|(epoch, _)| *epoch == event.epoch);
+        let before = began.is_some_and(|(_, began)| ns < *began);
+        self.is_cut(ns, event.epoch.wrapping_sub(before.into()), event.epoch)
+    }
+
+    fn span(&mut self, event: &Event) {
+        let times = event.times().copied().unwrap_or_default();
+        // What contradicts the event, or the other one, is not known.
+        let queue_ns = times.queue_ns().filter(|queue| *queue <= event.ns);
+        let issue_ns = times
+            .issue_ns()
+            .filter(|issue| queue_ns.unwrap_or(0) <= *issue && *issue <= event.ns);
+        let mut begin_ns = event.ns;
+        if !times.is_bio() {
+            let key = (event.queue, event.id);
+            let ends = self.ends_sequence(event);
+            let flushes = event.head == 0 && event.opf.is(Op::Flush);
+            let held = if flushes {
+                None
+            } else {
+                self.held.remove(&key)
+            };
+            match held {
+                Some(held) if ends => return self.sequence_ends(event, held, queue_ns),
+                Some(held) => self.found.extend(held.io.map(Span::Io)),
+                None => {}
+            }
+            begin_ns = self.request_span(event, issue_ns, times.is_partial());
+        }
+        self.io_span(event, queue_ns, issue_ns, begin_ns);
+    }
+
+    /// The span of no bytes that the flush machinery ends a request with.
+    fn sequence_ends(&mut self, event: &Event, held: Held, queue_ns: Option<u64>) {
+        let Some(mut span) = held.io else {
+            self.counts.flush_sequences += 1;
+            return;
+        };
+        if queue_ns.is_none() {
+            // It may be that of another one, which was not seen before.
+            self.counts.ambiguous += 1;
+            return;
+        }
+        self.counts.flush_sequences += 1;
+        span.complete_ns = event.ns;
+        // Counted already if its data was cut as well.
+        span.cut = span.cut || self.is_span_cut(span.queue_ns, event);
+        if let Some(trails) = &mut self.trails {
+            let stretch = Stretch {
+                queue: event.queue,
+                request: true,
+                id: event.id,
+                from: event.ns,
+                to: Some(event.ns),
+            };
+            trails.done.entry(span.number).or_default().push(stretch);
+        }
+        self.found.push(Span::Io(span));
+    }
+
+    /// What a span says of its request. Returns when the first one of it came.
+    fn request_span(&mut self, event: &Event, issue_ns: Option<u64>, partial: bool) -> u64 {
+        let key = (event.queue, event.id);
+        let begun = self.begun.remove(&key);
+        let mut now = Begun {
+            ns: event.ns,
+            bytes: event.bytes,
+            errno: event.errno(),
+        };
+        // Behind a loss it may be another request's.
+        if let Some(begun) = begun.filter(|begun| !self.cut_since(begun.ns)) {
+            now.ns = begun.ns;
+            now.bytes = now.bytes.saturating_add(begun.bytes);
+            if begun.errno != 0 {
+                now.errno = begun.errno;
+            }
+        }
+        if partial {
+            self.counts.partial += 1;
+            self.begun.insert(key, now);
+            return now.ns;
+        }
+        // A read or write of no bytes never goes to the driver.
+        let is_issued = event.bytes > 0 || !event.opf.is(Op::Read) && !event.opf.is(Op::Write);
+        match issue_ns {
+            Some(issue_ns) if is_issued => {
+                let cut = self.is_span_cut(issue_ns, event);
+                self.found.push(Span::Request(RequestSpan {
+                    queue: event.queue,
+                    dev: event.dev,
+                    diskseq: event.diskseq,
+                    id: event.id,
+                    begin_ns: now.ns,
+                    issue_ns,
+                    complete_ns: event.ns,
+                    bytes: now.bytes,
+                    opf: event.opf,
+                    errno: now.errno,
+                    cut,
+                }));
+            }
+            None if event.bytes > 0 => self.counts.no_issue += 1,
+            _ => {}
+        }
+        now.ns
+    }
+
+    /// What a span says of the first of its bios.
+    fn io_span(&mut self, event: &Event, queue: Option<u64>, issue: Option<u64>, begin_ns: u64) {
+        let times = event.times().copied().unwrap_or_default();
+        if event.head == 0 || event.opf.is_passthrough() {
+            return;
+        }
+        self.counts.merged += u64::from(event.head) - 1;
+        let mut io = None;
+        if times.is_front() {
+            self.counts.splits += 1;
+        } else if times.is_rest() && !times.is_bio() {
+            self.counts.split_ios += 1;
+        } else if let Some(queue_ns) = queue {
+            let number = self.queued;
+            self.queued += 1;
+            if let Some(trails) = &mut self.trails {
+                let stretch = Stretch {
+                    queue: event.queue,
+                    request: !times.is_bio(),
+                    id: event.id,
+                    from: begin_ns,
+                    to: Some(event.ns),
+                };
+                trails.done.insert(number, vec![stretch]);
+            }
+            let cut = self.is_span_cut(queue_ns, event);
+            io = Some(IoSpan {
+                number,
+                queue: event.queue,
+                dev: event.dev,
+                diskseq: event.diskseq,
+                epoch: event.epoch,
+                submitter: Submitter::of(event),
+                cgroup: 0,
+                queue_ns,
+                issue_ns: issue,
+                data_ns: event.ns,
+                complete_ns: event.ns,
+                bytes: event.bytes,
+                opf: event.opf,
+                stacked: false,
+                cut,
+            });
+        } else {
+            self.counts.missed += 1;
+        }
+        if times.is_bio() {
+            self.found.extend(io.map(Span::Io));
+        } else if event.bytes == 0 {
+            self.counts.flush_sequences += 1;
+            self.found.extend(io.map(Span::Io));
+        } else if event.opf.is_write() && event.head == 1 && !times.is_partial() {
+            // What asks for a flush is not merged.
+            let held = Held {
+                queue_ns: queue,
+                io,
+            };
+            self.held.insert((event.queue, event.id), held);
+        } else {
+            self.found.extend(io.map(Span::Io));
+        }
     }
 }

@@ -369,6 +369,22 @@ impl Source {
         ClockMap::new(self.headers())
     }
 
+    /// When each configuration epoch but the first began, on the CPU that was the first to go over to it:
+    /// CLOCK_MONOTONIC, ns; by epoch.
+    pub(crate) fn epochs(&self) -> Vec<(u32, u64)> {
+        let first = self.headers().map(|header| header.epoch).min();
+        let mut began: BTreeMap<u32, u64> = BTreeMap::new();
+        for header in self.headers() {
+            if Some(header.epoch) != first && header.anchor_ok() {
+                let anchor = began.entry(header.epoch).or_insert(header.anchor);
+                *anchor = header.anchor.min(*anchor);
+            }
+        }
+        let mut clock = self.clock();
+        let ns = |(epoch, anchor)| (epoch, clock.ns(anchor));
+        began.into_iter().map(ns).collect()
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }

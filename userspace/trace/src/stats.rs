@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Statistics of a trace: per device and per process.
 
-use crate::event::{Dev, Item};
+use crate::event::{Dev, Event, Item};
 use crate::events::DeviceInfo;
 use crate::filter::Filter;
-use crate::op::Kind;
+use crate::op::{Kind, Op};
 use crate::requests::{Counts, IoSpan, RequestSpan, Span, Submitter, Tracker};
 use crate::{Action, GapKind, Source};
 use hdrhistogram::Histogram;
@@ -64,7 +64,8 @@ impl Latency {
 /// What one device did, or one process asked for.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
-    /// I/Os queued.
+    /// I/Os queued; of spans: completed, those that were merged included. A process has those of the requests
+    /// whose first bio it queued.
     pub ios: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -87,17 +88,17 @@ pub struct Totals {
 }
 
 impl Totals {
-    fn queued(&mut self, bytes: u32, kind: Kind) {
-        self.ios += 1;
+    fn queued(&mut self, ios: u64, bytes: u32, kind: Kind) {
+        self.ios += ios;
         // A discard moves no data.
         if kind != Kind::Discard {
             self.bytes += u64::from(bytes);
         }
         match kind {
-            Kind::Read => self.reads += 1,
-            Kind::Write => self.writes += 1,
-            Kind::Flush => self.flushes += 1,
-            Kind::Discard => self.discards += 1,
+            Kind::Read => self.reads += ios,
+            Kind::Write => self.writes += ios,
+            Kind::Flush => self.flushes += ios,
+            Kind::Discard => self.discards += ios,
             Kind::Other => {}
         }
     }
@@ -143,6 +144,8 @@ pub struct Stats {
     pub processes: Vec<ProcessStats>,
     /// Events in the trace.
     pub events: u64,
+    /// Spans among them.
+    pub spans: u64,
     /// CPUs that have a stream.
     pub cpus: u64,
     /// Events of codes that this reader does not know: in none of the other numbers.
@@ -155,6 +158,25 @@ pub struct Stats {
     pub missing: Losses,
     /// What could not be paired.
     pub counts: Counts,
+}
+
+/// I/Os that end with a span; `None` if it is of none. A front part is none: what is left when it was split
+/// off is.
+fn span_ios(event: &Event) -> Option<u64> {
+    let times = event.times().copied().unwrap_or_default();
+    let is_io = !event.opf.is_passthrough() && (event.head > 0 || times.is_partial());
+    let parts = u64::from(times.is_front());
+    is_io.then(|| u64::from(event.head).saturating_sub(parts))
+}
+
+/// The flush machinery has taken away the flag that told a flush without data.
+fn span_kind(event: &Event) -> Kind {
+    let of_bio = event.times().is_some_and(|times| times.is_bio());
+    if event.bytes == 0 && event.opf.is(Op::Write) && !of_bio {
+        Kind::Flush
+    } else {
+        event.opf.kind(event.bytes)
+    }
 }
 
 fn io_done(span: &IoSpan, device: &mut Totals, process: Option<&mut Totals>) {
@@ -202,13 +224,14 @@ impl Stats {
     /// Reads a trace to its end, and looks at what a filter selects.
     pub fn of_selected(source: &Source, filter: &Filter) -> Stats {
         let mut events = source.select(filter);
-        let mut tracker = Tracker::new();
+        let mut tracker = Tracker::new(source);
         let mut devices: BTreeMap<DeviceKey, Totals> = BTreeMap::new();
         let mut processes: BTreeMap<Submitter, Totals> = BTreeMap::new();
         let mut stats = Stats {
             devices: Vec::new(),
             processes: Vec::new(),
             events: 0,
+            spans: 0,
             cpus: source.cpus().count() as u64,
             unknown: 0,
             duration_ns: 0,
@@ -250,10 +273,24 @@ impl Stats {
                         let device = devices
                             .entry((event.dev, event.queue, event.diskseq))
                             .or_default();
-                        device.queued(event.bytes, kind);
+                        device.queued(1, event.bytes, kind);
                         if !tracker.is_arriving(event) {
                             let process = processes.entry(Submitter::of(event)).or_default();
-                            process.queued(event.bytes, kind);
+                            process.queued(1, event.bytes, kind);
+                        }
+                    } else if event.action == Action::Span {
+                        stats.spans += 1;
+                        let ios = span_ios(event);
+                        let kind = span_kind(event);
+                        if let Some(ios) = ios.filter(|_| !tracker.ends_sequence(event)) {
+                            let device = devices
+                                .entry((event.dev, event.queue, event.diskseq))
+                                .or_default();
+                            device.queued(ios, event.bytes, kind);
+                            if event.pid.is_some() {
+                                let process = processes.entry(Submitter::of(event)).or_default();
+                                process.queued(ios, event.bytes, kind);
+                            }
                         }
                     }
                 }

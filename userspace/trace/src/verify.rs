@@ -3,10 +3,11 @@
 //! other.
 
 use crate::event::Stop;
+use crate::op::Opf;
 use crate::source::Source;
 use blkrelay_format::{
     abi, parse_devices, printable, read_index, Action, Chunk, ChunkType, Chunks, Error, Header,
-    IndexEntry, Record, Slot, Stop as StopRecord, Subbuf, Trailer,
+    IndexEntry, Record, Slot, Stop as StopRecord, Subbuf, Times, Trailer,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -395,12 +396,36 @@ fn check_stop(
             ..Record::default()
         };
         let status = match event.action() {
-            Some(Action::Complete | Action::BioComplete) => Some(u64::from(event.status())),
+            Some(Action::Complete | Action::BioComplete | Action::Span) => {
+                Some(u64::from(event.status()))
+            }
             _ => None,
         };
         if status.is_none() || cause == abi::BLKRELAY_CAUSE_ERROR && status != Some(stop.value) {
             found.push("the completion that was the cause is not the last event".to_owned());
         }
+    }
+}
+
+/// What is wrong with the times of a span that ended at `time`; nothing in most.
+fn times_are_wrong(times: &Times, time: u64) -> Option<&'static str> {
+    let has = |flag| times.has(flag);
+    let ordered = |first: u64, second: u64| first == 0 || second == 0 || first <= second;
+    if !ordered(times.queue, times.issue)
+        || !ordered(times.queue, time)
+        || !ordered(times.issue, time)
+    {
+        Some("spans that are not queued, issued and complete in this order")
+    } else if has(abi::BLKRELAY_TIMES_MISSED) && (times.queue != 0 || times.pid != 0) {
+        Some("spans whose Q was missed, and that tell of it")
+    } else if has(abi::BLKRELAY_TIMES_FRONT) && times.queue != 0 {
+        Some("spans of a front part that tell of a Q")
+    } else if times.queue == 0 && !has(abi::BLKRELAY_TIMES_MISSED | abi::BLKRELAY_TIMES_FRONT) {
+        Some("spans without a Q that do not say why")
+    } else if has(abi::BLKRELAY_TIMES_BIO) && times.issue != 0 {
+        Some("spans of a bio that tell of an issue")
+    } else {
+        None
     }
 }
 
@@ -420,12 +445,15 @@ fn check_slots(
     let mut back = 0u32;
     let mut remap = false;
     let mut queued = false;
+    let mut spanned: Option<Record> = None;
+    let mut wrong_times: BTreeMap<&'static str, u32> = BTreeMap::new();
     let mut behind_stop = false;
     let mut slots = subbuf.slots();
     let mut position = 0;
     while let Some(slot) = slots.next() {
         let after_remap = std::mem::take(&mut remap);
         let after_queue = std::mem::take(&mut queued);
+        let after_span = spanned.take();
         if state.stopped && !std::mem::replace(&mut behind_stop, true) {
             found.push(format!(
                 "slot {position}: a record behind the stop, in the same epoch"
@@ -433,6 +461,9 @@ fn check_slots(
         }
         if after_remap && !matches!(slot, Ok(Slot::From(_))) {
             found.push(format!("slot {position}: no from record behind an A event"));
+        }
+        if after_span.is_some() && !matches!(slot, Ok(Slot::Times(_))) {
+            found.push(format!("slot {position}: no times record behind a span"));
         }
         match slot {
             Ok(Slot::UnknownEvent(record)) => {
@@ -460,6 +491,7 @@ fn check_slots(
                 }
                 remap = action.is_remap();
                 queued = action == Action::Queue;
+                spanned = (action == Action::Span).then_some(record);
             }
             Ok(Slot::Task(task)) => drop(pids.insert(task.pid)),
             Ok(Slot::Device(device)) => drop(queues.insert(device.queue)),
@@ -475,6 +507,19 @@ fn check_slots(
                     ));
                 }
             }
+            Ok(Slot::Times(times)) => match after_span {
+                None => found.push(format!("slot {position}: a times record without a span")),
+                Some(span) => {
+                    // A request without a bio, and one of a driver's own, was not queued: it misses nothing.
+                    let queued = span.head() > 0 && !Opf(span.opf).is_passthrough();
+                    let wrong = times_are_wrong(&times, span.time);
+                    if let Some(what) = wrong.filter(|_| queued || times.queue != 0) {
+                        *wrong_times.entry(what).or_default() += 1;
+                    }
+                    let pid = times.submitter().filter(|_| queued);
+                    unnamed_pids.extend(pid.filter(|pid| !pids.contains(pid)));
+                }
+            },
             Ok(Slot::Stop(stop)) => {
                 check_stop(state, &stop, header, triggers, found);
                 state.stopped = true;
@@ -486,6 +531,12 @@ fn check_slots(
     }
     if remap {
         found.push(format!("slot {position}: no from record behind an A event"));
+    }
+    if spanned.is_some() {
+        found.push(format!("slot {position}: no times record behind a span"));
+    }
+    for (what, times) in wrong_times {
+        found.push(format!("{times} {what}"));
     }
     if back > 0 {
         found.push(format!("time goes back at {back} events"));

@@ -5,7 +5,8 @@
 mod common;
 
 use blkrelay_format::{
-    Action, ChunkType, Detail, Device, Disk, Meta, Record, RemapFrom, Trailer, Writer,
+    abi, Action, ChunkType, Clock, Detail, Device, Disk, Meta, Record, RemapFrom, SubbufBuilder,
+    Times, Trailer, Writer,
 };
 use blkrelay_trace::{Dev, Event, Gap, GapKind, Item, Problem, Source, Stats};
 use common::*;
@@ -210,7 +211,7 @@ fn an_unknown_event_is_skipped() {
     let mut cpu = stream(0);
     cpu.event(queue(10));
     cpu.event(Record {
-        who: 0x1900_0000,
+        who: 0x7f00_0000,
         ..queue(20)
     });
     cpu.event(queue(30));
@@ -226,6 +227,116 @@ fn an_unknown_event_is_skipped() {
         .collect();
     assert_eq!(numbers, [1, 3]);
     assert_eq!(events.unknown(), 1);
+}
+
+/// Queued and issued by the trace's clock, which is not CLOCK_MONOTONIC's, allocated by that one.
+#[test]
+fn a_span_has_its_times() {
+    // 2.5 GHz by its nominal rate; CLOCK_MONOTONIC runs 400 ppm fast against it.
+    let ticks = |ns: u64| 1_000_000_000_000 + ns * 5 / 2 - ns / 1000;
+    let mut cpu = SubbufBuilder::new(ID, 0, Clock::Tsc, 2_500_000);
+    let mut subbufs = Vec::new();
+    // An anchor each 20 ms from 1 s on. Of each span the Q lies before it: of the first, before all.
+    for start in [1_000_000_000u64, 1_020_000_000, 1_040_000_000] {
+        names(&mut cpu);
+        cpu.anchor(ticks(start), start);
+        let span = Record {
+            time: ticks(start + 3_000_000),
+            who: Record::pack_complete(Action::Span, 0, 1),
+            ..queue(0)
+        };
+        let times = (ticks(start - 4_000_000), ticks(start + 1_000_000));
+        cpu.event(span)
+            .times(Times::new(times.0, times.1, start, 200, 0));
+        subbufs.push(cpu.finish());
+    }
+    let (events, _) = items(&open(file(&subbufs, &[&cpu])));
+    for (event, start) in events
+        .iter()
+        .zip([1_000_000_000u64, 1_020_000_000, 1_040_000_000])
+    {
+        assert_eq!((event.pid, event.comm.bytes()), (Some(200), &b"cat"[..]));
+        assert_eq!((event.head, event.errno()), (1, 0));
+        let times = event.times().unwrap();
+        let off = |ns: Option<u64>, truth: u64| ns.unwrap().abs_diff(truth);
+        assert!(off(Some(event.ns), start + 3_000_000) <= 1);
+        assert!(off(times.issue_ns(), start + 1_000_000) <= 1);
+        assert!(off(times.queue_ns(), start - 4_000_000) <= 1);
+        assert_eq!(times.alloc_ns(), Some(start));
+    }
+
+    // With one anchor there is the nominal rate: 400 ppm of 4 ms.
+    cpu = SubbufBuilder::new(ID, 0, Clock::Tsc, 2_500_000);
+    names(&mut cpu);
+    cpu.anchor(ticks(1_000_000_000), 1_000_000_000);
+    cpu.event(Record {
+        time: ticks(1_000_001_000),
+        who: Record::pack_complete(Action::Span, 0, 1),
+        ..queue(0)
+    })
+    .times(Times::new(ticks(996_000_000), 0, 0, 0, 0));
+    let (events, _) = items(&open(cut_short(&[cpu.finish()])));
+    let times = events[0].times().unwrap();
+    let off = times.queue_ns().unwrap().abs_diff(996_000_000);
+    assert!((1_599..=1_601).contains(&off), "{off}");
+    assert_eq!((times.issue_ns(), times.alloc_ns()), (None, None));
+    // The idle task's pid, which no record names here.
+    assert_eq!((events[0].pid, events[0].comm.bytes()), (Some(0), &b""[..]));
+}
+
+/// What is not known is not there, whatever stands in its place.
+#[test]
+fn a_span_that_does_not_know() {
+    let mut cpu = stream(0);
+    let span = |time| Record {
+        who: Record::pack_complete(Action::Span, 10, 0xfff0),
+        ..queue(time)
+    };
+    for (n, flags) in [
+        abi::BLKRELAY_TIMES_MISSED,
+        abi::BLKRELAY_TIMES_FRONT,
+        abi::BLKRELAY_TIMES_BIO | abi::BLKRELAY_TIMES_REST,
+        abi::BLKRELAY_TIMES_PARTIAL,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        cpu.event(span(50 + n as u64))
+            .times(Times::new(10, 20, 0, 100, flags as u16));
+    }
+    cpu.event(span(60)).event(queue(61));
+    let bytes = cpu.finish();
+    let (events, _) = items(&open(file(&[bytes], &[&cpu])));
+    let known = |event: &Event| {
+        let times = event.times()?;
+        Some((event.pid, times.queue_ns(), times.issue_ns()))
+    };
+    let known: Vec<_> = events.iter().map(known).collect();
+    let expected = [
+        Some((None, None, Some(1020))),
+        Some((Some(100), None, Some(1020))),
+        Some((Some(100), Some(1010), None)),
+        Some((Some(100), Some(1010), Some(1020))),
+        None,
+        None,
+    ];
+    assert_eq!(known, expected);
+    assert_eq!((events[4].pid, events[4].head), (None, 0xfff0));
+    assert_eq!(events[4].errno(), -5);
+    let flags = |event: &Event| {
+        let times = event.times().unwrap();
+        let rest = (times.is_rest(), times.is_partial(), times.is_bio());
+        (times.is_missed(), times.is_front(), rest)
+    };
+    let flags: Vec<_> = events[..4].iter().map(flags).collect();
+    let (yes, no) = (true, false);
+    let expected = [
+        (yes, no, (no, no, no)),
+        (no, yes, (no, no, no)),
+        (no, no, (yes, no, yes)),
+        (no, no, (no, yes, no)),
+    ];
+    assert_eq!(flags, expected);
 }
 
 #[test]

@@ -7,9 +7,10 @@
 mod common;
 
 use blkrelay_format::{
-    Action, ChunkType, Clock, CpuCounters, Device, End, RemapFrom, Stop, SubbufBuilder, Trailer,
+    Action, ChunkType, Clock, CpuCounters, Device, End, Record, RemapFrom, Stop, SubbufBuilder,
+    Times, Trailer,
 };
-use blkrelay_trace::{Filter, Item, Source, Stats};
+use blkrelay_trace::{Filter, Item, Source, Span, Stats, Tracker};
 use common::*;
 use proptest::prelude::*;
 
@@ -28,6 +29,13 @@ const EXTREMES: [u64; 12] = [
     u64::MAX,
     0x0101_0101_0101_0101,
 ];
+
+fn span(time: u64, bytes: u32, bios: u32) -> Record {
+    Record {
+        who: Record::pack_complete(Action::Span, 0, bios),
+        ..event(Action::Span, time, 8, bytes, WRITE, 3)
+    }
+}
 
 /// Sub-buffers of two CPUs with a bit of everything.
 fn subbufs() -> Vec<Vec<u8>> {
@@ -49,6 +57,14 @@ fn subbufs() -> Vec<Vec<u8>> {
                 .event(complete(start + 6, 8, 4096, WRITE, 3, 9))
                 .event(complete(start + 7, 16, 4096, WRITE, 3, 7))
                 .event(complete(start + 8, 0, 0, WRITE | PREFLUSH, 3, 7))
+                .event(span(start + 9, 8, 1))
+                .times(Times::new(start, start + 5, 1, 100, 8))
+                .event(span(start + 10, 4096, 1))
+                .times(Times::new(start, start + 5, 1, 100, 0))
+                .event(span(start + 11, 0, 1))
+                .times(Times::new(start, start + 5, 1, 100, 0))
+                .event(span(start + 12, 0, 2))
+                .times(Times::new(start, 0, 0, 200, 20))
                 .lose(3, start + 20, start + 30);
             if start == 2010 {
                 cpu.overwrite().stop(Stop::new(2020, 2019, 0, 3, 5));
@@ -64,8 +80,8 @@ fn damage() -> impl Strategy<Value = (usize, usize, u64, u64)> {
     let value = prop_oneof![proptest::sample::select(&EXTREMES[..]), any::<u64>()];
     let mask =
         proptest::sample::select(&[u64::MAX, 0xffff_ffff, 0xffff_ffff << 32, 0xff << 56][..]);
-    // Heads are 16 words of some 80; they get half of the damage.
-    let word = prop_oneof![0usize..16, 16usize..90];
+    // Heads are 16 words of some 110; they get half of the damage.
+    let word = prop_oneof![0usize..16, 16usize..130];
     (0usize..6, word, value, mask)
 }
 
@@ -115,6 +131,18 @@ fn read(file: Vec<u8>) {
         ..Filter::default()
     };
     assert!(source.select(&filter).count() as u64 <= count + 100);
+    let mut tracker = Tracker::with_trails(&source);
+    for item in source.events() {
+        if let Item::Event(event) = &item {
+            tracker.ends_sequence(event);
+        }
+        let ios: Vec<Span> = tracker.item(&item).collect();
+        for io in ios {
+            if let Span::Io(io) = io {
+                tracker.take_trail(io.number);
+            }
+        }
+    }
     source.stops();
     let verdict = source.verify();
     for finding in &verdict.findings {

@@ -23,7 +23,7 @@ fn track_stream(
     cpu: &SubbufBuilder,
 ) -> (Vec<RequestSpan>, Vec<IoSpan>, Counts) {
     let source = open(file(&subbufs, &[cpu]));
-    let mut tracker = Tracker::new();
+    let mut tracker = Tracker::new(&source);
     let (mut requests, mut ios) = (Vec::new(), Vec::new());
     let mut sort = |span| match span {
         Span::Request(span) => requests.push(span),

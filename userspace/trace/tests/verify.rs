@@ -5,7 +5,7 @@
 mod common;
 
 use blkrelay_format::{
-    Action, Chunks, CpuCounters, End, Record, RemapFrom, Stop, SubbufBuilder, Trailer,
+    abi, Action, Chunks, CpuCounters, End, Record, RemapFrom, Stop, SubbufBuilder, Times, Trailer,
 };
 use blkrelay_trace::{Cause, Item, Source};
 use common::*;
@@ -164,6 +164,97 @@ fn records() {
         }),
         "its anchor lies behind",
     );
+}
+
+#[test]
+fn spans() {
+    let span = |time| Record {
+        who: Record::pack_complete(Action::Span, 0, 1),
+        ..event(Action::Span, time, 8, 4096, READ, 7)
+    };
+    let no_bio = Record {
+        who: Record::pack_complete(Action::Span, 0, 0),
+        ..span(20)
+    };
+    let flags = |flag: u32| flag as u16;
+    let of = |records: &[(Record, Times)]| {
+        let mut cpu = stream(0);
+        for (record, times) in records {
+            cpu.event(*record).times(*times);
+        }
+        let bytes = cpu.finish();
+        findings(file(&[bytes], &[&cpu]))
+    };
+    let missed = flags(abi::BLKRELAY_TIMES_MISSED);
+    let front = flags(abi::BLKRELAY_TIMES_FRONT);
+    let bio = flags(abi::BLKRELAY_TIMES_BIO);
+    let good = [
+        (span(20), Times::new(10, 15, 1, 100, 0)),
+        (span(20), Times::new(10, 0, 0, 100, 0)),
+        (span(20), Times::new(20, 20, u64::MAX, 200, 0)),
+        (span(20), Times::new(0, 15, 0, 0, missed)),
+        (span(20), Times::new(0, 15, 0, 0, front)),
+        (span(20), Times::new(0, 15, 0, 100, front)),
+        (span(20), Times::new(10, 0, 0, 100, bio)),
+        (no_bio, Times::new(0, 15, 0, 0, 0)),
+    ];
+    assert_eq!(of(&good), [""; 0]);
+    for (times, text) in [
+        (
+            Times::new(21, 0, 0, 100, 0),
+            "queued, issued and complete in this order",
+        ),
+        (
+            Times::new(10, 21, 0, 100, 0),
+            "queued, issued and complete in this order",
+        ),
+        (
+            Times::new(15, 12, 0, 100, 0),
+            "queued, issued and complete in this order",
+        ),
+        (
+            Times::new(10, 0, 0, 0, missed),
+            "Q was missed, and that tell of it",
+        ),
+        (
+            Times::new(0, 0, 0, 100, missed),
+            "Q was missed, and that tell of it",
+        ),
+        (
+            Times::new(10, 0, 0, 100, front),
+            "a front part that tell of a Q",
+        ),
+        (
+            Times::new(0, 15, 0, 100, 0),
+            "without a Q that do not say why",
+        ),
+        (
+            Times::new(10, 15, 0, 100, bio),
+            "of a bio that tell of an issue",
+        ),
+        (
+            Times::new(10, 15, 0, 300, 0),
+            "events of pid 300 before a task record",
+        ),
+    ] {
+        let found = of(&[(span(20), times), (span(20), times)]);
+        assert_eq!(found.len(), 1, "{times:?}: {found:?}");
+        assert!(found[0].contains(text), "{found:?}");
+        let counted = found[0].contains(": 2 spans ");
+        assert!(counted || text.starts_with("events of"), "{found:?}");
+    }
+
+    let mut cpu = stream(0);
+    cpu.event(span(10))
+        .event(queue(11))
+        .times(Times::new(5, 6, 0, 100, 0))
+        .event(span(12));
+    let bytes = cpu.finish();
+    let found = findings(file(&[bytes], &[&cpu]));
+    let of = |text: &str| found.iter().filter(|found| found.contains(text)).count();
+    assert_eq!(of("no times record behind a span"), 2, "{found:?}");
+    assert_eq!(of("a times record without a span"), 1, "{found:?}");
+    assert_eq!(found.len(), 3, "{found:?}");
 }
 
 /// Everything that a reader could take from a file.
