@@ -75,6 +75,9 @@ pub struct Record {
     /// Record with each Q its cgroup, I/O priority, write hint, partition and bio flags
     #[arg(long)]
     pub detail: bool,
+    /// Record one event an I/O, at its end: when it was queued, issued and complete, and by whom
+    #[arg(long)]
+    pub span: bool,
     /// Trace all I/O while COMMAND runs, not only COMMAND's own
     #[arg(long, requires = "command")]
     pub everything: bool,

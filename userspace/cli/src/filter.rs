@@ -174,6 +174,9 @@ impl TraceWords {
     pub fn for_trace(&self, source: &Source) -> Result<Filter, Failure> {
         let words = &self.words;
         let start = &source.meta().options.start;
+        if !words.cgroups.is_empty() && start.contains(" span=1") {
+            return Err("--cgroup: spans do not tell cgroups: give it to record".into());
+        }
         if !words.cgroups.is_empty() && !start.is_empty() && !start.contains(" detail=1") {
             return Err("--cgroup: the trace has no details: record with --detail".into());
         }

@@ -152,6 +152,22 @@ fn print(out: &mut impl Write, source: &Source, stats: &Stats) -> io::Result<()>
         out,
         "Q2C: I/Os as they were queued. D2C: requests of a device, which may carry several I/Os; issued I/Os of a process."
     )?;
+    if stats.spans > 0 {
+        let counts = stats.counts;
+        writeln!(
+            out,
+            "{}, one a completion: Q2C is that of each request's first bio; I/Os and bytes of a process are those of the requests whose first bio it queued.",
+            output::count(stats.spans, "span"),
+        )?;
+        writeln!(
+            out,
+            "without a Q2C: {} merged behind another, {} whose Q was not seen, {} split, {} parts of such",
+            counts.merged,
+            counts.missed,
+            counts.split_ios,
+            counts.split_ios + counts.splits,
+        )?;
+    }
     write!(out, "lost: {}", losses(stats.lost))?;
     if stats.missing.gaps > 0 {
         write!(out, "; not in the file: {}", losses(stats.missing))?;
@@ -242,6 +258,7 @@ fn as_json(source: &Source, stats: &Stats) -> Value {
         "complete": source.trailer().is_some(),
         "problems": source.problems().iter().map(Problem::to_string).collect::<Vec<_>>(),
         "events": stats.events,
+        "spans": stats.spans,
         "unknown": stats.unknown,
         "disks": source.disks(),
         "stops": source.stops(),

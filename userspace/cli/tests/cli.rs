@@ -428,6 +428,104 @@ fn a_flight_recorders_file() {
         .stdout(predicate::str::ends_with(last));
 }
 
+/// Reads of sda in spans: half of them by dd, of one bio; half of two, by nobody known.
+#[test]
+fn a_trace_of_spans() {
+    let mut cpu = SubbufBuilder::new([0xcd; 16], 0, Clock::Mono, 1_000_000);
+    cpu.device(Device::new(1, 8, 0, "sda"))
+        .task(Task::new("dd", 4321, 4321));
+    for n in 0..100 {
+        let time = 1_000_000 * (n + 1);
+        let known = n % 2 == 0;
+        cpu.event(Record {
+            who: Record::pack_complete(Action::Span, 0, if known { 1 } else { 2 }),
+            ..queue(time + 1030, 8 * n, Action::Complete)
+        });
+        cpu.times(if known {
+            Times::new(time, time + 30, time + 10, 4321, 0)
+        } else {
+            Times::new(0, time + 30, time + 10, 0, 1)
+        });
+    }
+    let meta = Meta {
+        format: FORMAT_VERSION,
+        options: Options {
+            start: "start devices=all span=1 hold=1".to_owned(),
+            ..Options::default()
+        },
+        ..Meta::default()
+    };
+    let mut writer = Writer::new(Vec::new(), &meta).unwrap();
+    writer
+        .subbufs(&cpu.finish(), &mut Appended::default())
+        .unwrap();
+    let trailer = Trailer {
+        cpus: vec![CpuCounters {
+            events: 100,
+            subbufs: 1,
+            ..CpuCounters::default()
+        }],
+        ..Trailer::default()
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("span.blkr");
+    std::fs::write(&path, writer.finish(&trailer).unwrap()).unwrap();
+    let path = path.to_str().unwrap();
+    blkrelay(&["verify", path])
+        .assert()
+        .success()
+        .stdout(contains(
+            "whole: 100 events in 1 sub-buffer of 1 CPU, 0 lost",
+        ));
+    blkrelay(&["dump", path, "-n", "1"]).assert().success().stdout(
+        "  8,0    0        1     0.000000000  4321 SP   R 0 + 8 [dd] [0] q2c=1.030us d2c=1.000us g2d=0.020us\n",
+    );
+    blkrelay(&["report", path])
+        .assert()
+        .success()
+        .stdout(contains("100 spans, one a completion: ").and(contains(
+            "without a Q2C: 50 merged behind another, 50 whose Q was not seen, 0 split, 0 parts of such\n",
+        )));
+    let report = |words: &[&str]| -> serde_json::Value {
+        let all: Vec<&str> = ["report", "--json", path]
+            .into_iter()
+            .chain(words.iter().copied())
+            .collect();
+        let output = blkrelay(&all)
+            .assert()
+            .success()
+            .get_output()
+            .stdout
+            .clone();
+        serde_json::from_slice(&output).unwrap()
+    };
+    let all = report(&[]);
+    assert_eq!((&all["events"], &all["spans"]), (&100.into(), &100.into()));
+    assert_eq!(all["counts"]["merged"], 50);
+    assert_eq!(all["devices"][0]["ios"], 150);
+    assert_eq!(all["devices"][0]["d2c"]["count"], 100);
+    assert_eq!(all["devices"][0]["q2c"]["count"], 50);
+    assert_eq!(all["devices"][0]["q2c"]["max_ns"], 1030);
+    assert_eq!(all["processes"][0]["ios"], 50);
+    assert_eq!(all["processes"].as_array().unwrap().len(), 1);
+    assert_eq!(report(&["--comm", "dd"])["events"], 50);
+    assert_eq!(report(&["--pid", "0"])["events"], 0);
+    assert_eq!(report(&["--min-latency", "1us"])["events"], 100);
+    assert_eq!(report(&["--min-latency", "1001ns"])["events"], 0);
+    fails(
+        &["report", path, "--cgroup", "7"],
+        "spans do not tell cgroups: give it to record",
+    );
+    fails(
+        &["record", "--span", "--detail"],
+        "--span records one event of its own an I/O: it does not go with --detail",
+    );
+    fails(
+        &["record", "--span", "--events", "all"],
+        "it does not go with --events",
+    );
+}
+
 #[test]
 fn the_command_line() {
     for args in [

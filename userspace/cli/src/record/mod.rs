@@ -43,6 +43,7 @@ struct Session {
 }
 
 pub fn run(options: args::Record) -> Result<Outcome, Failure> {
+    go_together(&options)?;
     let sysfs = Sysfs::system();
     let named = resolve(&sysfs, &options.filter.devices)?;
     let words = options.filter.for_module()?;
@@ -217,6 +218,26 @@ impl Session {
     }
 }
 
+/// Spans leave no choice of events, and have no Q that a detail could follow.
+///
+/// # Errors
+///
+/// If what is asked for cannot be had together.
+fn go_together(options: &args::Record) -> Result<(), Failure> {
+    if options.span && (options.events.is_some() || options.detail) {
+        let option = if options.detail {
+            "--detail"
+        } else {
+            "--events"
+        };
+        return Err(format!(
+            "--span records one event of its own an I/O: it does not go with {option}"
+        )
+        .into());
+    }
+    Ok(())
+}
+
 /// The devices of the command line, each once. None: all disks.
 fn resolve(sysfs: &Sysfs, words: &[OsString]) -> Result<Vec<Resolved>, Failure> {
     let mut devices: Vec<Resolved> = Vec::new();
@@ -311,6 +332,7 @@ fn start_command(
     };
     add("cgroup", cgroup.map(Cgroup::id));
     add("detail", options.detail.then_some(1));
+    add("span", options.span.then_some(1));
     add("on_error", options.on_error.then_some(1));
     add("slower_us", options.slower_than);
     add("subbuf_size", options.subbuf_size);
@@ -546,9 +568,29 @@ mod tests {
             "start devices=8:0,8:16 op=read,flush sector=8-15 size=4096-4294967295 cgroup=7 hold=1"
         );
         assert_eq!(
+            start(&["--span", "--op=read"], &[disk("sda", 8, 0)]),
+            "start devices=8:0 op=read span=1 hold=1"
+        );
+        assert_eq!(
             start(&["--flight", "--on-error", "--slower-than", "20ms", "--detail", "--events", "all"], &[]),
             "start devices=all detail=1 on_error=1 slower_us=20000 events=all mode=overwrite hold=1"
         );
+    }
+
+    #[test]
+    fn spans_leave_no_choice() {
+        let told = |words: &[&str]| go_together(&options(words)).map_err(|error| error.to_string());
+        let text = "--span records one event of its own an I/O: it does not go with ";
+        assert_eq!(
+            told(&["--span", "--detail"]),
+            Err(format!("{text}--detail"))
+        );
+        assert_eq!(
+            told(&["--span", "--events=D,C"]),
+            Err(format!("{text}--events"))
+        );
+        assert_eq!(told(&["--span", "--size=4K", "-w", "1"]), Ok(()));
+        assert_eq!(told(&["--events=D,C", "--detail"]), Ok(()));
     }
 
     #[test]
