@@ -167,6 +167,12 @@ fn print(out: &mut impl Write, source: &Source, stats: &Stats) -> io::Result<()>
             counts.split_ios,
             counts.split_ios + counts.splits,
         )?;
+        if stats.bio_spans > 0 && stats.devices.len() > 1 {
+            writeln!(
+                out,
+                "spans do not tell what one device has passed on to another: a process's I/O is counted on each"
+            )?;
+        }
     }
     write!(out, "lost: {}", losses(stats.lost))?;
     if stats.missing.gaps > 0 {
@@ -180,25 +186,38 @@ fn print(out: &mut impl Write, source: &Source, stats: &Stats) -> io::Result<()>
     } else {
         ""
     };
-    writeln!(
+    write!(
         out,
-        "left out of the latencies: {} ambiguous, {} across a loss, {} across a change of filters or a stop, {} begun before the trace{or}, {} unfinished at its end{or}, {} without a completion",
+        "left out of the latencies: {} ambiguous, {} across a loss, {} across a change of filters or a stop, {} begun before the trace{or}",
         counts.ambiguous,
         counts.cut_by_gap,
         counts.cut_by_epoch,
         counts.no_issue.max(counts.no_queue),
-        counts.queued_at_end.max(counts.issued_at_end),
-        counts.no_completion,
     )?;
+    if stats.spans == 0 {
+        writeln!(
+            out,
+            ", {} unfinished at its end{or}, {} without a completion",
+            counts.queued_at_end.max(counts.issued_at_end),
+            counts.no_completion,
+        )?;
+    } else {
+        writeln!(out, "; what is not complete has no span")?;
+    }
     let errors: u64 = stats
         .devices
         .iter()
         .map(|device| device.totals.errors)
         .sum();
+    write!(out, "requests: {errors} with an error, ")?;
+    // A span has the last issue only.
+    if stats.spans == 0 {
+        write!(out, "{} requeued, ", counts.requeued)?;
+    }
     writeln!(
         out,
-        "requests: {errors} with an error, {} requeued, {} completions of a part, {} splits, {} flush sequences",
-        counts.requeued, counts.partial, counts.splits, counts.flush_sequences
+        "{} completions of a part, {} splits, {} flush sequences",
+        counts.partial, counts.splits, counts.flush_sequences
     )?;
     if stats.unknown > 0 {
         let events = output::count(stats.unknown, "event");
@@ -259,6 +278,7 @@ fn as_json(source: &Source, stats: &Stats) -> Value {
         "problems": source.problems().iter().map(Problem::to_string).collect::<Vec<_>>(),
         "events": stats.events,
         "spans": stats.spans,
+        "bio_spans": stats.bio_spans,
         "unknown": stats.unknown,
         "disks": source.disks(),
         "stops": source.stops(),

@@ -485,7 +485,9 @@ fn a_trace_of_spans() {
         .success()
         .stdout(contains("100 spans, one a completion: ").and(contains(
             "without a Q2C: 50 merged behind another, 50 whose Q was not seen, 0 split, 0 parts of such\n",
-        )));
+        )))
+        .stdout(contains("0 begun before the trace; what is not complete has no span\n"))
+        .stdout(contains("requests: 0 with an error, 0 completions of a part,"));
     let report = |words: &[&str]| -> serde_json::Value {
         let all: Vec<&str> = ["report", "--json", path]
             .into_iter()

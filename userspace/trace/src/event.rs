@@ -126,13 +126,15 @@ impl Times {
         }
     }
 
-    /// Makes CLOCK_MONOTONIC of the trace's clock.
-    pub(crate) fn convert(&mut self, clock: &mut ClockMap) {
+    /// With CLOCK_MONOTONIC for the trace's clock. Apart, so that other events do not pay for it.
+    #[inline(never)]
+    pub(crate) fn converted(mut self, clock: &mut ClockMap) -> Times {
         for time in [&mut self.queue, &mut self.issue] {
             if *time != 0 {
                 *time = clock.ns(*time).max(1);
             }
         }
+        self
     }
 
     fn has(&self, flag: u32) -> bool {

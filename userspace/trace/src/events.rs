@@ -282,6 +282,15 @@ impl<'a> Cursor<'a> {
         self.latest = Some(record.time);
     }
 
+    /// Who queued a span, and when. Apart, so that other events do not pay for it.
+    #[inline(never)]
+    fn times(&mut self) -> (Option<u32>, Extra) {
+        match self.slots.take_times() {
+            Some(times) => (times.submitter(), Extra::Times(Times::new(&times))),
+            None => (None, Extra::None),
+        }
+    }
+
     /// The event of the record that was read last.
     #[inline]
     fn event(&mut self, action: Action, record: &Record) -> Event {
@@ -305,10 +314,7 @@ impl<'a> Cursor<'a> {
                 extra = Extra::From(Dev { major, minor }, from.sector);
             }
         } else if action == Action::Span {
-            if let Some(times) = self.slots.take_times() {
-                pid = times.submitter();
-                extra = Extra::Times(Times::new(&times));
-            }
+            (pid, extra) = self.times();
         }
         let (comm, tgid) = pid.map_or_else(Default::default, |pid| self.task(pid));
         let (dev, diskseq) = self.device(queue);
@@ -419,8 +425,8 @@ impl Iterator for Events<'_> {
         match &mut item {
             Item::Event(event) => {
                 event.ns = self.clock.ns(event.time);
-                if let Extra::Times(times) = &mut event.extra {
-                    times.convert(&mut self.clock);
+                if let Extra::Times(times) = event.extra {
+                    event.extra = Extra::Times(times.converted(&mut self.clock));
                 }
             }
             Item::Gap(gap) => {

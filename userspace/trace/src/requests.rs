@@ -165,19 +165,19 @@ pub struct Counts {
     pub no_issue: u64,
     /// Completions of data of which no bio was seen to be queued.
     pub no_queue: u64,
-    /// Requests still issued at the end.
+    /// Requests still issued at the end. What is not complete has no span.
     pub issued_at_end: u64,
     /// I/Os still not complete at the end.
     pub queued_at_end: u64,
     /// Requests whose tag, or I/Os whose bio, was used again without a completion seen.
     pub no_completion: u64,
-    /// Requests that came back from the driver to be issued again.
+    /// Requests that came back from the driver to be issued again; spans do not tell.
     pub requeued: u64,
     /// Completions of a part of a request.
     pub partial: u64,
     /// I/Os that went through a flush sequence.
     pub flush_sequences: u64,
-    /// Bios split in two.
+    /// Bios split in two; of spans: front parts that are not merged behind another bio.
     pub splits: u64,
     /// Of spans: bios merged into a request behind another: neither their Q nor who queued them is told.
     pub merged: u64,
@@ -950,6 +950,8 @@ impl Tracker {
         self.is_cut(ns, event.epoch.wrapping_sub(before.into()), event.epoch)
     }
 
+    /// Apart, so that traces of other events do not pay for it.
+    #[inline(never)]
     fn span(&mut self, event: &Event) {
         let times = event.times().copied().unwrap_or_default();
         // What contradicts the event, or the other one, is not known.

@@ -146,6 +146,9 @@ pub struct Stats {
     pub events: u64,
     /// Spans among them.
     pub spans: u64,
+    /// Spans of bio-based drivers among those. What such a driver passes on to another traced device is that
+    /// one's I/O, and its process's once more: spans do not tell that it was mapped.
+    pub bio_spans: u64,
     /// CPUs that have a stream.
     pub cpus: u64,
     /// Events of codes that this reader does not know: in none of the other numbers.
@@ -169,10 +172,13 @@ fn span_ios(event: &Event) -> Option<u64> {
     is_io.then(|| u64::from(event.head).saturating_sub(parts))
 }
 
+fn is_of_bio(event: &Event) -> bool {
+    event.times().is_some_and(|times| times.is_bio())
+}
+
 /// The flush machinery has taken away the flag that told a flush without data.
 fn span_kind(event: &Event) -> Kind {
-    let of_bio = event.times().is_some_and(|times| times.is_bio());
-    if event.bytes == 0 && event.opf.is(Op::Write) && !of_bio {
+    if event.bytes == 0 && event.opf.is(Op::Write) && !is_of_bio(event) {
         Kind::Flush
     } else {
         event.opf.kind(event.bytes)
@@ -232,6 +238,7 @@ impl Stats {
             processes: Vec::new(),
             events: 0,
             spans: 0,
+            bio_spans: 0,
             cpus: source.cpus().count() as u64,
             unknown: 0,
             duration_ns: 0,
@@ -280,6 +287,7 @@ impl Stats {
                         }
                     } else if event.action == Action::Span {
                         stats.spans += 1;
+                        stats.bio_spans += u64::from(is_of_bio(event));
                         let ios = span_ios(event);
                         let kind = span_kind(event);
                         if let Some(ios) = ios.filter(|_| !tracker.ends_sequence(event)) {

@@ -488,6 +488,8 @@ proptest! {
         let (full, spans) = (run.full(), run.spans());
         let (theirs, ours) = (Stats::of(&full), Stats::of(&spans));
         prop_assert_eq!(ours.spans, run.spans.len() as u64);
+        let of_bio = run.spans.iter().filter(|(_, record, _)| record.queue() == 2);
+        prop_assert_eq!(ours.bio_spans, of_bio.count() as u64);
         let device = |stats: &Stats| -> Vec<_> {
             stats.devices.iter().map(|device| (device.name.clone(), totals(&device.totals))).collect()
         };
@@ -616,6 +618,20 @@ fn an_end_without_a_q_is_ambiguous() {
     assert_eq!(Stats::of(&source).devices[0].totals.ios, 1);
 }
 
+/// A filter of sizes takes the data away. What is left was not issued by itself, whatever its stamp says.
+#[test]
+fn the_end_of_a_sequence_alone() {
+    let source = source(&[(span(200, 8, 0, WRITE, 5), times(100, 110, 0))]);
+    let (requests, ios, counts) = track(&source);
+    assert_eq!((requests.len(), ios.len()), (0, 1));
+    assert_eq!((ios[0].queue_ns, ios[0].complete_ns), (1100, 1200));
+    let expected = Counts {
+        flush_sequences: 1,
+        ..Counts::default()
+    };
+    assert_eq!(counts, expected);
+}
+
 /// A front part and a rest go through the flush machinery as well: each is one part, with two spans.
 #[test]
 fn parts_of_a_split_write_that_is_flushed() {
@@ -703,6 +719,28 @@ fn spans_are_cut() {
     let cut: Vec<bool> = requests.iter().map(|request| request.cut).collect();
     assert_eq!(cut, [false, false, false, false, true, false]);
     assert_eq!((counts.cut_by_gap, counts.cut_by_epoch), (1, 3));
+}
+
+/// An epoch begins where the first CPU goes over to it: another one may have nothing to say for long.
+#[test]
+fn an_epoch_begins_once() {
+    let mut cpus = [stream(0), stream(1)];
+    let mut subbufs: Vec<_> = cpus.iter_mut().map(SubbufBuilder::finish).collect();
+    for (cpu, anchor) in cpus.iter_mut().zip([900, 300]) {
+        names(cpu);
+        cpu.epoch(2).anchor(anchor, anchor + 1000);
+        for queued in [299, 300] {
+            cpu.event(span(950, 8, 4096, READ, 5))
+                .times(times(queued, 400, 0));
+        }
+        subbufs.push(cpu.finish());
+    }
+    let source = open(file(&subbufs, &[&cpus[0], &cpus[1]]));
+    let (_, ios, counts) = track(&source);
+    let cut: Vec<_> = ios.iter().map(|io| (io.queue_ns, io.cut)).collect();
+    let expected = [(1299, true), (1299, true), (1300, false), (1300, false)];
+    assert_eq!(cut, expected);
+    assert_eq!(counts.cut_by_epoch, 2);
 }
 
 /// A request that was complete in part before a loss may have been another one.
