@@ -156,7 +156,7 @@ fn print(out: &mut impl Write, source: &Source, stats: &Stats) -> io::Result<()>
         let counts = stats.counts;
         writeln!(
             out,
-            "{}, one a completion: Q2C is that of each request's first bio; I/Os and bytes of a process are those of the requests whose first bio it queued.",
+            "{}, one a completion: Q2C is that of each request's first bio, and so is a process's D2C; I/Os and bytes of a process are those of the requests whose first bio it queued.",
             output::count(stats.spans, "span"),
         )?;
         writeln!(
