@@ -14,7 +14,10 @@ pub mod fault;
 pub mod fuzz;
 pub mod guest_tests;
 pub mod initramfs;
+pub mod insns;
 pub mod kernel;
+#[path = "../../plugin/src/marker.rs"]
+pub mod marker;
 pub mod measure;
 pub mod module_build;
 pub mod preflight;

@@ -258,7 +258,12 @@ pub struct Sample {
 }
 
 impl Sample {
-    fn of(outcome: &Outcome, workload: Workload, state: State) -> Result<Self> {
+    /// What a boot of this arm has printed.
+    ///
+    /// # Errors
+    ///
+    /// When the job failed, something is missing, or the window was idle.
+    pub fn of(outcome: &Outcome, workload: Workload, state: State) -> Result<Self> {
         ensure!(
             outcome.exit == 0,
             "the job ended with {}: see {}",
@@ -399,12 +404,17 @@ pub type Samples = BTreeMap<(Workload, State), Vec<Sample>>;
 /// The initramfs of each arm.
 pub type Images = BTreeMap<(Workload, State), Image>;
 
-fn one(setup: &Setup, images: &Images, b: &Boot) -> Result<Sample> {
+/// The initramfs of an arm.
+fn image(setup: &Setup, b: &Boot) -> Result<Image> {
+    let mut builder = guest(setup, b.workload)?;
+    builder.file("/lab/arm", 0o644, arm(b.workload, b.state).as_bytes())?;
+    let name = format!("{}-{}.cpio", b.workload.name(), b.state.name());
+    builder.write(&setup.dir.join(name))
+}
+
+fn spec(setup: &Setup, image: &Image, b: &Boot) -> Spec {
     let name = format!("{}-{}-{}", b.workload.name(), b.state.name(), b.index);
-    let dir = setup.dir.join("boots").join(&name);
-    let image = images
-        .get(&(b.workload, b.state))
-        .context("no initramfs for this arm")?;
+    let dir = setup.dir.join("boots").join(name);
     let mut spec = Spec::new(&setup.kernel.image, &image.path, Mode::Count, &dir);
     spec.memory_mib = b.perturbation.memory_mib;
     spec.seed = b.perturbation.seed;
@@ -415,9 +425,28 @@ fn one(setup: &Setup, images: &Images, b: &Boot) -> Result<Sample> {
         format!("LAB_FORKS={}", b.perturbation.forks),
         format!("LAB_PAD={}", "x".repeat(b.perturbation.pad)),
     ];
-    let outcome = boot::run(&spec)?;
+    spec
+}
+
+/// The first boot of a state that [`collect`] would make with this seed, for somebody else to make.
+///
+/// # Errors
+///
+/// When its initramfs cannot be written.
+pub fn first(setup: &Setup, workload: Workload, state: State, seed: u64) -> Result<Spec> {
+    fs::create_dir_all(&setup.dir).with_context(|| setup.dir.display().to_string())?;
+    let boots = plan(&[workload], &[state], seed, 1);
+    let b = boots.iter().find(|b| b.state == state).context("no boot")?;
+    Ok(spec(setup, &image(setup, b)?, b))
+}
+
+fn one(setup: &Setup, images: &Images, b: &Boot) -> Result<Sample> {
+    let image = images
+        .get(&(b.workload, b.state))
+        .context("no initramfs for this arm")?;
+    let outcome = boot::run(&spec(setup, image, b))?;
     Sample::of(&outcome, b.workload, b.state)
-        .with_context(|| format!("boot {name}: {}", outcome.console.display()))
+        .with_context(|| format!("boot {}", outcome.console.display()))
 }
 
 /// Makes all boots, no more than `most` of an arm; `seed` decides their perturbations and order. States
@@ -439,10 +468,7 @@ pub fn collect(
     for b in &boots {
         let key = (b.workload, b.state);
         if let std::collections::btree_map::Entry::Vacant(entry) = images.entry(key) {
-            let mut builder = guest(setup, b.workload)?;
-            builder.file("/lab/arm", 0o644, arm(b.workload, b.state).as_bytes())?;
-            let name = format!("{}-{}.cpio", b.workload.name(), b.state.name());
-            entry.insert(builder.write(&setup.dir.join(name))?);
+            entry.insert(image(setup, b)?);
         }
     }
 
