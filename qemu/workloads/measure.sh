@@ -9,6 +9,7 @@
 # boot of four. So the boots of a pair are alike to the instruction up to the line that reads the file.
 #
 #   LAB_FORKS   processes forked before anything else: the perturbation's part that the guest does
+#   LAB_SYMBOLS not empty: says at which addresses modules have their functions
 #
 # shellcheck disable=SC1091 # what is read is put into the initramfs
 set -e
@@ -36,6 +37,9 @@ ios() {
 cat /lab/blkrelay.ko >/dev/null
 before=$(ios)
 state_start "$STATE" "$WORKLOAD_DEVICES"
+if [ -n "${LAB_SYMBOLS:-}" ]; then
+	sed -n '/\]$/s/^/@symbol /p' /proc/kallsyms
+fi
 # shellcheck disable=SC2086 # a list of options
 workload_run $SINKS
 echo "@result traced_ios=$(($(ios) - before))"

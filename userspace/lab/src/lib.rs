@@ -28,4 +28,5 @@ pub mod spin;
 pub mod stats;
 pub mod stress;
 pub mod summary;
+pub mod symbols;
 pub mod tools;
