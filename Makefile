@@ -34,7 +34,7 @@ shell_scripts := qemu/install qemu/init .ci/run $(wildcard qemu/workloads/*.sh q
 
 # The order of prerequisites matters: nothing can be built before it is installed.
 .NOTPARALLEL:
-.PHONY: help demo test stress kernel module userspace lint fmt doc clean install cargo
+.PHONY: help demo test stress kernel module userspace bench lint fmt doc clean install cargo
 
 help: ## this list
 	@echo "usage: make TARGET [FLAVOR=trace|debug|kasan] [KDIR=DIR] [SHORT=1] [CARGO=...] [RUSTC=...]"
@@ -61,6 +61,9 @@ module: userspace ## blkrelay.ko for the kernel tree at KDIR, or for the test ke
 userspace: cargo ## the reader and the lab, static binaries in userspace/target
 	@$(cargo) build --release --workspace
 	@echo "built: $(target)/blkrelay $(lab)"
+
+bench: cargo ## nanoseconds to pack and store a record on this machine, and cycles where it counts them
+	@$(cargo) bench -p blkrelay-format --bench packing
 
 # CONST_STRUCT: checkpatch takes each offsetof(struct file_operations, ...) for a variable.
 lint: install userspace ## rustfmt, clippy, shellcheck; the kernel's rustfmt, clippy and checkpatch

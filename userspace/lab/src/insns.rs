@@ -500,13 +500,12 @@ pub fn report(all: &[Insns]) -> String {
     let mut header = vec!["for one I/O".to_owned(), none.state.clone()];
     header.extend(states.iter().map(|s| format!("{} adds", s.state)));
     let mut rows = Vec::new();
-    let modes: [(&str, fn(&Insns) -> &Counts); 2] =
-        [("kernel", |i| &i.kernel), ("user", |i| &i.user)];
-    for (mode, of) in modes {
+    for mode in ["kernel", "user"] {
+        let of = |i: &Insns| if mode == "kernel" { i.kernel } else { i.user };
         let base = of(none).figures();
         let added: Vec<_> = states
             .iter()
-            .map(|s| of(s).less(of(none)).figures())
+            .map(|s| of(s).less(&of(none)).figures())
             .collect();
         for (n, (name, value)) in base.into_iter().enumerate() {
             if value == 0.0 && added.iter().all(|f| f[n].1 == 0.0) {
