@@ -6,7 +6,7 @@ use crate::boot::{self, Disk, Mode, Outcome, Spec};
 use crate::initramfs::Builder;
 use crate::kernel::{self, Flavor, Kernel};
 use crate::measure::{self, Setup, State, Workload};
-use crate::{console, module_build, process, progress};
+use crate::{console, insns, module_build, process, progress};
 use anyhow::{bail, ensure, Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -396,6 +396,46 @@ fn determinism(setup: &Setup) -> Result<String> {
     Ok(ticks.join(" "))
 }
 
+/// Watches two windows instruction by instruction. Their ticks must be those of boots that nobody watches, and
+/// an event must have what is known of it: one reading of the clock, one time with interrupts off, and half a
+/// line of a buffer, in which two records fit.
+fn instructions(setup: &Setup) -> Result<String> {
+    let states = [State::None, State::Overwrite];
+    let (samples, _) = measure::collect(setup, &[Workload::Read4k], &states, 7, 1)?;
+    let mut windows = Vec::new();
+    for state in states {
+        let watched = insns::count(setup, Workload::Read4k, state, 7)?;
+        let alone = samples.get(&(Workload::Read4k, state));
+        let alone = alone.and_then(|s| s.first()).context("no boot")?;
+        ensure!(
+            watched.ticks == alone.ticks,
+            "{}: {} ticks, without the plugin {}",
+            state.name(),
+            watched.ticks,
+            alone.ticks
+        );
+        windows.push(watched);
+    }
+    let event = windows[1].per_event(&windows[0]);
+    let known = [
+        ("rdtsc", event.rdtsc, 1.0),
+        ("cli", event.cli, 1.0),
+        ("sti", event.sti, 1.0),
+        ("fresh_lines", event.fresh_lines, 0.5),
+    ];
+    for (name, value, want) in known {
+        // What the timer's interrupts do is in it as well.
+        ensure!(
+            (value - want).abs() < 0.02,
+            "{name} an event: {value}, want {want}"
+        );
+    }
+    Ok(format!(
+        "{} and {} instructions, counted one by one",
+        windows[0].instructions, windows[1].instructions
+    ))
+}
+
 /// Builds a copy of the module in which C and Rust differ about the place of one field, and demands that the
 /// build fails because of that.
 fn wrong_offset(dir: &Path) -> Result<String> {
@@ -467,11 +507,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     type Count = fn(&Setup) -> Result<String>;
-    let counts: [(&str, &str, Count); 2] = [
+    let counts: [(&str, &str, Count); 3] = [
         (
             "count mode: one seed, the same counts",
             "count",
             determinism,
+        ),
+        (
+            "count mode: the plugin counts the same instructions",
+            "insns",
+            instructions,
         ),
         ("costs of off and on on read4k", "costs", costs),
     ];
