@@ -5,7 +5,8 @@
 use crate::boot::{self, Disk, Mode, Outcome, Spec};
 use crate::initramfs::Builder;
 use crate::kernel::{self, Flavor, Kernel};
-use crate::measure::{self, Setup, State, Workload};
+use crate::measure::{self, Setup};
+use crate::state::{State, Workload};
 use crate::{console, module_build, process, progress};
 use anyhow::{bail, ensure, Context, Result};
 use std::path::{Path, PathBuf};
@@ -369,6 +370,7 @@ fn setup(b: Built, dir: &Path) -> Result<Setup> {
     Ok(Setup {
         kernel: b.kernel,
         module: b.module,
+        floor: None,
         reader: measure::reader()?,
         dir: dir.to_owned(),
         jobs: measure::jobs(),

@@ -12,12 +12,12 @@
 use crate::boot::{self, Mode, Outcome, Spec};
 use crate::initramfs::{self, Builder, Image};
 use crate::kernel::{self, Flavor, Kernel};
+use crate::plan::{plan, Boot};
+use crate::state::{State, Workload};
 use crate::stats::{self, Estimate};
 use crate::summary::{self, MadeFrom, Row, Summary};
 use crate::{module_build, progress};
 use anyhow::{bail, ensure, Context, Result};
-use rand_pcg::rand_core::{RngCore, SeedableRng};
-use rand_pcg::Pcg64Mcg;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,113 +25,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-
-/// A state of the tracers; see qemu/workloads/states.sh.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
-pub enum State {
-    /// The module is not loaded: the baseline.
-    None,
-    /// Loaded, not started.
-    Off,
-    /// Recording, the reader writing to tmpfs.
-    On,
-    /// A flight recorder that nothing triggers: no reader.
-    Overwrite,
-    /// The same with a filter that everything passes.
-    Filter,
-    /// The same with its triggers armed, an error and a second's latency.
-    Slower,
-    /// The kernel's blktrace instead, its reader writing to tmpfs.
-    Blktrace,
-}
-
-impl State {
-    /// The name in summaries and for the guest.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Off => "off",
-            Self::On => "on",
-            Self::Overwrite => "overwrite",
-            Self::Filter => "filter",
-            Self::Slower => "slower",
-            Self::Blktrace => "blktrace",
-        }
-    }
-
-    fn records(self) -> bool {
-        !matches!(self, Self::None | Self::Off)
-    }
-
-    /// Whether somebody reads what is recorded.
-    fn is_read(self) -> bool {
-        matches!(self, Self::On | Self::Blktrace)
-    }
-}
-
-/// A workload for count mode; see qemu/workloads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
-pub enum Workload {
-    /// 4 KiB O_DIRECT reads.
-    Read4k,
-    /// Ten volumes in parallel: mkfs.ext3, mount, unmount.
-    Mkfs10,
-}
-
-impl Workload {
-    /// The name in summaries.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Read4k => "read4k",
-            Self::Mkfs10 => "mkfs10",
-        }
-    }
-
-    fn script(self) -> &'static str {
-        match self {
-            Self::Read4k => include_str!("../../../qemu/workloads/read4k.sh"),
-            Self::Mkfs10 => include_str!("../../../qemu/workloads/mkfs10.sh"),
-        }
-    }
-
-    fn paired(self) -> bool {
-        self == Self::Read4k
-    }
-
-    /// Size in bytes and number of sub-buffers that both tracers get: so that the window fills many.
-    fn buffers(self) -> (u64, u64) {
-        match self {
-            Self::Read4k => (256 << 10, 8),
-            // Some ten thousand events in all: small sub-buffers let the readers work meanwhile.
-            Self::Mkfs10 => (16 << 10, 16),
-        }
-    }
-
-    fn devices(self) -> u64 {
-        match self {
-            Self::Read4k => 1,
-            Self::Mkfs10 => 10,
-        }
-    }
-
-    /// Sub-buffers that the reader must consume in a window for it to stand for a running trace.
-    fn consumed_at_least(self) -> u64 {
-        match self {
-            Self::Read4k => 16,
-            Self::Mkfs10 => 0,
-        }
-    }
-
-    /// Boots of a state: declared here, before any run. The states that are measured against a bar of
-    /// half an instruction get more.
-    pub fn boots(self, state: State) -> usize {
-        match (self, state) {
-            (Self::Read4k, State::None | State::Off) => 16,
-            (Self::Read4k, _) => 8,
-            (Self::Mkfs10, _) => 10,
-        }
-    }
-}
 
 /// Largest |median added per I/O| at which `off` on read4k counts as free, in instructions.
 pub const OFF_MARGIN_PER_IO: f64 = 0.5;
@@ -141,40 +34,6 @@ pub const MARGIN_PERCENT: f64 = 0.1;
 const JOB: &str = include_str!("../../../qemu/workloads/measure.sh");
 const STATES: &str = include_str!("../../../qemu/workloads/states.sh");
 
-/// What a boot draws so that chance in the layout of memory and time is averaged over instead of being
-/// taken for an effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Perturbation {
-    /// Bytes added to the kernel's command line.
-    pad: usize,
-    /// Processes forked before the workload.
-    forks: u64,
-    /// Guest memory in MiB.
-    memory_mib: u32,
-    /// Seed of the guest's random numbers.
-    seed: u64,
-}
-
-impl Perturbation {
-    /// The one declared population: 0 to 199 bytes, 0 to 39 forks, 1024 to 1087 MiB, any seed.
-    fn draw(stream: &str) -> Self {
-        let mut rng = rng(stream);
-        Self {
-            pad: (rng.next_u64() % 200) as usize,
-            forks: rng.next_u64() % 40,
-            memory_mib: 1024 + (rng.next_u64() % 64) as u32,
-            seed: rng.next_u64() >> 33,
-        }
-    }
-}
-
-/// A generator for one purpose: streams of different names are unrelated.
-fn rng(stream: &str) -> Pcg64Mcg {
-    let mut seed = [0; 16];
-    seed.copy_from_slice(&Sha256::digest(stream)[..16]);
-    Pcg64Mcg::from_seed(seed)
-}
-
 /// What the boots are made of.
 #[derive(Debug)]
 pub struct Setup {
@@ -182,6 +41,8 @@ pub struct Setup {
     pub kernel: Kernel,
     /// blkrelay.ko for it.
     pub module: PathBuf,
+    /// floor.ko for it (qemu/tests/floor), for the states that need it.
+    pub floor: Option<PathBuf>,
     /// The static reader.
     pub reader: PathBuf,
     /// Where boots leave their consoles.
@@ -203,6 +64,7 @@ impl Setup {
         Ok(Self {
             kernel,
             module,
+            floor: None,
             reader: reader()?,
             dir: dir.to_owned(),
             jobs: jobs(),
@@ -247,7 +109,7 @@ pub struct Sample {
     pub ticks: u64,
     /// I/Os in the window.
     pub ios: u64,
-    /// Events recorded in the window.
+    /// Events recorded in the window, or not recorded by the probes that were called for them.
     pub events: f64,
     /// Events lost, from start to stop.
     pub lost: u64,
@@ -280,7 +142,7 @@ impl Sample {
                     )
                 })
         };
-        let window = find("window", Some(workload.name()))?;
+        let window = find("window", Some(workload.window()))?;
         let traced_ios: u64 = find("traced_ios", None)?.number("traced_ios")?;
         ensure!(
             window.number::<u64>("idle")? == 0,
@@ -305,8 +167,11 @@ impl Sample {
             let part = ios as f64 / traced_ios as f64;
             sample.events = tracer.number::<f64>("events")? * part;
             sample.lost = tracer.number("lost")?;
+        } else if state.calls_only() {
+            let events = workload.events_per_io().context("events of an I/O")?;
+            sample.events = (ios * events) as f64;
         }
-        if state.is_read() {
+        if workload.is_read(state) {
             let tracer = find("tracer", None)?;
             // blktrace maps and locks its files ahead in pieces of a buffer's size: so much of what they
             // occupy may not be written yet, and is not there in the end.
@@ -322,55 +187,6 @@ impl Sample {
     }
 }
 
-/// One boot to be made.
-#[derive(Debug, Clone)]
-struct Boot {
-    workload: Workload,
-    state: State,
-    index: usize,
-    perturbation: Perturbation,
-}
-
-/// The boots of a run, in the order in which they are made: rounds of one boot for each arm, each
-/// round shuffled, so that whatever the host does meets all arms alike. No more than `most` of an arm.
-fn plan(workloads: &[Workload], states: &[State], seed: u64, most: usize) -> Vec<Boot> {
-    let mut boots = Vec::new();
-    for &workload in workloads {
-        let mut states = states.to_vec();
-        if !states.contains(&State::None) {
-            states.push(State::None);
-        }
-        states.sort_unstable();
-        states.dedup();
-        let boots_of = |s: State| workload.boots(s).min(most);
-        let rounds = states.iter().map(|s| boots_of(*s)).max().unwrap_or(0);
-        for index in 0..rounds {
-            let mut round: Vec<Boot> = states
-                .iter()
-                .filter(|s| index < boots_of(**s))
-                .map(|&state| {
-                    let mut stream = format!("{seed} {} {index}", workload.name());
-                    if !workload.paired() {
-                        stream += state.name();
-                    }
-                    Boot {
-                        workload,
-                        state,
-                        index,
-                        perturbation: Perturbation::draw(&stream),
-                    }
-                })
-                .collect();
-            let mut rng = rng(&format!("{seed} {} order {index}", workload.name()));
-            for i in (1..round.len()).rev() {
-                round.swap(i, (rng.next_u64() % (i as u64 + 1)) as usize);
-            }
-            boots.append(&mut round);
-        }
-    }
-    boots
-}
-
 /// The guest for a workload, but for the file that says the state.
 fn guest(setup: &Setup, workload: Workload) -> Result<Builder> {
     let mut b = Builder::guest()?;
@@ -379,18 +195,12 @@ fn guest(setup: &Setup, workload: Workload) -> Result<Builder> {
     b.copy(&setup.reader, "/lab/blkrelay")?;
     b.copy(&setup.module, "/lab/blkrelay.ko")?;
     b.file("/lab/workload.sh", 0o644, workload.script().as_bytes())?;
+    if let Some(floor) = &setup.floor {
+        b.copy(floor, "/lab/floor.ko")?;
+    }
     b.file("/lab/states.sh", 0o644, STATES.as_bytes())?;
     b.job(JOB)?;
     Ok(b)
-}
-
-/// The text of /lab/arm: as long for one state as for another.
-fn arm(workload: Workload, state: State) -> String {
-    let (size, count) = workload.buffers();
-    format!(
-        "STATE={:<10}\nSUBBUF_SIZE={size}\nSUBBUFS={count}\n",
-        state.name()
-    )
 }
 
 /// Samples of all boots of each arm, in order of their index.
@@ -440,7 +250,7 @@ pub fn collect(
         let key = (b.workload, b.state);
         if let std::collections::btree_map::Entry::Vacant(entry) = images.entry(key) {
             let mut builder = guest(setup, b.workload)?;
-            builder.file("/lab/arm", 0o644, arm(b.workload, b.state).as_bytes())?;
+            builder.file("/lab/arm", 0o644, b.workload.arm(b.state).as_bytes())?;
             let name = format!("{}-{}.cpio", b.workload.name(), b.state.name());
             entry.insert(builder.write(&setup.dir.join(name))?);
         }
@@ -512,7 +322,22 @@ pub fn measure(
     states: &[State],
     seed: u64,
 ) -> Result<Summary> {
-    let (samples, images) = collect(setup, workloads, states, seed, usize::MAX)?;
+    measure_most(setup, workloads, states, seed, usize::MAX)
+}
+
+/// The same with no more than `most` boots of an arm.
+///
+/// # Errors
+///
+/// As for [`measure`].
+pub fn measure_most(
+    setup: &Setup,
+    workloads: &[Workload],
+    states: &[State],
+    seed: u64,
+    most: usize,
+) -> Result<Summary> {
+    let (samples, images) = collect(setup, workloads, states, seed, most)?;
     let qemu = initramfs::find_program("qemu-system-x86_64", "qemu-system-x86")?;
     let compiler = format!("{}; {}", setup.kernel.cc, setup.kernel.rustc);
     let mut rows = Vec::new();
@@ -580,7 +405,7 @@ fn row(
     let consumed = with.iter().map(|s| s.written / subbuf_size).min();
     let drained = with.iter().map(|s| s.left).max();
     let records = state.records();
-    if state.is_read() {
+    if workload.is_read(state) {
         let least = workload.consumed_at_least();
         let got = consumed.unwrap_or(0);
         ensure!(
@@ -602,21 +427,21 @@ fn row(
         delta_percent,
         per_io: Some(per_io),
         per_io_median,
-        per_event: (records && events > 0.0).then(|| added.per(events)),
+        per_event: (events > 0.0).then(|| added.per(events)),
         ios: ios.round() as u64,
         events: events.round() as u64,
         lost,
         subbuf_size: records.then_some(subbuf_size),
-        subbufs_consumed: consumed.filter(|_| state.is_read()),
+        subbufs_consumed: consumed.filter(|_| workload.is_read(state)),
         subbufs_drained: drained
-            .filter(|_| state.is_read())
+            .filter(|_| workload.is_read(state))
             .map(|d| d as f64 / subbuf_size as f64),
         boots: all.len(),
         distinct: stats::distinct(&all),
         paired: workload.paired(),
         verdict: verdict(
             delta_percent,
-            per_io_median.filter(|_| state == State::Off),
+            per_io_median.filter(|_| state.is_free()),
             lost,
         ),
         reproduce: format!(
@@ -687,6 +512,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut states = args.state.clone();
     if states.is_empty() {
         states = vec![State::Off, State::On, State::Blktrace];
+    }
+    for workload in &workloads {
+        if let Some(state) = states.iter().find(|s| !workload.takes(**s)) {
+            bail!(
+                "--state {} is not for --workload {}: see hotpath",
+                state.name(),
+                workload.name()
+            );
+        }
     }
     let summary = measure(&setup, &workloads, &states, args.seed)?;
     let path = args.dir.join("summary.json");
@@ -840,60 +674,6 @@ mod tests {
         let mut failed = outcome(&[window, ios, TRACER]);
         failed.exit = 1;
         assert!(Sample::of(&failed, Workload::Read4k, State::On).is_err());
-    }
-
-    #[test]
-    fn arms_have_one_length() {
-        for workload in [Workload::Read4k, Workload::Mkfs10] {
-            let n = arm(workload, State::None).len();
-            for state in [State::Off, State::On, State::Blktrace] {
-                assert_eq!(arm(workload, state).len(), n);
-            }
-        }
-    }
-
-    #[test]
-    fn pairs_share_a_perturbation_and_others_do_not() {
-        let states = [State::Off, State::On];
-        let boots = plan(
-            &[Workload::Read4k, Workload::Mkfs10],
-            &states,
-            1,
-            usize::MAX,
-        );
-        let find = |w, s, i| {
-            let mut b = boots.iter();
-            b.find(|b: &&Boot| (b.workload, b.state, b.index) == (w, s, i))
-                .map(|b| b.perturbation)
-        };
-        for i in 0..8 {
-            let none = find(Workload::Read4k, State::None, i);
-            assert!(none.is_some());
-            assert_eq!(none, find(Workload::Read4k, State::Off, i));
-            assert_eq!(none, find(Workload::Read4k, State::On, i));
-            assert_ne!(
-                find(Workload::Mkfs10, State::None, i),
-                find(Workload::Mkfs10, State::On, i)
-            );
-        }
-        assert_ne!(
-            find(Workload::Read4k, State::None, 0),
-            find(Workload::Read4k, State::None, 1)
-        );
-        assert_eq!(find(Workload::Read4k, State::On, 8), None);
-        assert_eq!(boots.len(), 16 + 16 + 8 + 3 * 10);
-    }
-
-    #[test]
-    fn a_seed_decides_everything() {
-        let order = |seed| -> Vec<_> {
-            plan(&[Workload::Mkfs10], &[State::Off, State::Blktrace], seed, 9)
-                .into_iter()
-                .map(|b| (b.state, b.index, b.perturbation.pad))
-                .collect()
-        };
-        assert_eq!(order(5), order(5));
-        assert_ne!(order(5), order(6));
     }
 
     /// A row from counts that can be worked out by hand: on adds 10 % and 100 instructions to each of

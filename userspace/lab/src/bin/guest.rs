@@ -3,7 +3,7 @@
 
 use anyhow::{bail, Context, Result};
 use blkrelay_lab::clock::Clock;
-use blkrelay_lab::{agent, compare, fault, fuzz, setup2, spin};
+use blkrelay_lab::{agent, blktrace, compare, fault, fuzz, spin};
 use blkrelay_trace::{Dev, Item};
 use clap::{Parser, Subcommand};
 use nix::unistd::{setgid, setuid};
@@ -74,12 +74,12 @@ enum Command {
         /// Letters that must occur
         #[arg(long, default_value = blkrelay_lab::compare::LETTERS)]
         want: String,
-        /// blktrace's files are those of setup2
+        /// blktrace's files are those of its newer setup ioctl
         #[arg(long)]
         setup2: bool,
     },
-    /// Traces a command's I/O by the kernel's blktrace through its newer setup ioctl.
-    Setup2(setup2::Setup2),
+    /// Traces a command's I/O by the kernel's blktrace; nobody reads before the end.
+    Blktrace(blktrace::Args),
     /// Does one system call in which the NTH allocation fails; prints "hit" or "missed", and "ok" or the
     /// error.
     FailNth(fault::FailNth),
@@ -175,7 +175,7 @@ fn run(command: Command) -> Result<ExitCode> {
             let verdict = compare::tracers(&trace, &blktrace, &ftrace, &disks, &want, setup2)?;
             println!("{verdict}");
         }
-        Command::Setup2(args) => return setup2::run(&args),
+        Command::Blktrace(args) => return blktrace::run(&args),
         Command::FailNth(args) => println!("{}", fault::fail_nth(&args)?),
         Command::Fuzz(args) => fuzz::fuzz(&args)?,
         Command::Spin(args) => return spin::spin(&args),
