@@ -15,6 +15,8 @@
 #   ftrace    the kernel's ftrace, its four events
 #   floor     four probes in C that write blkrelay's records and do nothing else: qemu/tests/floor
 #   dispatch  four probes in C that do nothing
+#   none_notsc  module not loaded, and the kernel's clock source is not the TSC: the baseline of
+#   notsc     blkrelay recording, with that clock source
 #
 # All tracers get sub-buffers of the same size and number; blktrace has its own set for every device,
 # the others one for all. With a reader, those of on and blktrace write to /tmp/trace/.
@@ -86,6 +88,17 @@ blkrelay_totals() {
 	done
 }
 
+CLOCKSOURCE=/sys/devices/system/clocksource/clocksource0/current_clocksource
+
+# The clock source from here on
+clocksource() {
+	echo "$1" >$CLOCKSOURCE
+	[ "$(cat $CLOCKSOURCE)" = "$1" ] || {
+		echo "the kernel does not take the clock source $1" >&2
+		exit 1
+	}
+}
+
 # state_start STATE "DEVICE..."
 state_start() {
 	mkdir -p /tmp/trace
@@ -151,6 +164,17 @@ state_start() {
 		;;
 	floor-*) insmod /lab/floor.ko bytes=$((SUBBUF_SIZE * SUBBUFS)) ;;
 	dispatch-*) insmod /lab/floor.ko empty=1 ;;
+	none_notsc-* | notsc-*)
+		insmod /lab/otherclock.ko
+		clocksource otherclock
+		if [ "$1" = notsc ]; then
+			blkrelay_start "$2" $FOUR mode=discard
+			[ "$(blkrelay_status clock)" = mono ] || {
+				echo "the trace's clock is $(blkrelay_status clock)" >&2
+				exit 1
+			}
+		fi
+		;;
 	*)
 		echo "unknown state $1" >&2
 		exit 1
@@ -174,8 +198,11 @@ state_stop() {
 		echo "@result tracer=blkrelay events=$events lost=$lost bytes=$(bytes)"
 		rmmod blkrelay
 		;;
-	on-no | filtered-* | span-*)
+	none_notsc-*) clocksource tsc ;;
+	on-no | filtered-* | span-* | notsc-*)
 		blkrelay_stop
+		# The host takes no other.
+		clocksource tsc
 		echo "@result tracer=blkrelay events=$events lost=$lost bytes=0"
 		;;
 	overwrite-* | filter-* | slower-*)

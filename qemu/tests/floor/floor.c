@@ -80,11 +80,13 @@ struct cursor {
 
 static DEFINE_PER_CPU_ALIGNED(struct cursor, cursor);
 
+/* Interrupts are off from here until the record is written. */
 static __always_inline struct record *reserve(void)
 {
 	return (struct record *)this_cpu_add_return(cursor.next, sizeof(struct record)) - 1;
 }
 
+/* raw, so that the compiler may compare with memory: nothing moves the task. */
 static __always_inline bool fits(const struct record *r)
 {
 	return (unsigned long)r < raw_cpu_read(cursor.end);
@@ -110,7 +112,10 @@ static __always_inline void record_bio(struct bio *bio, u8 action)
 	local_irq_restore(flags);
 }
 
-/* What the two events of a request have in common. */
+/*
+ * What the two events of a request have in common. The ONCEs say nothing about other CPUs: they have the
+ * compiler branch around a second store that is hardly ever due, and choose the tag without a branch.
+ */
 static __always_inline void fill_request(struct record *r, struct request *rq)
 {
 	u32 opf;

@@ -41,8 +41,8 @@ pub struct Setup {
     pub kernel: Kernel,
     /// blkrelay.ko for it.
     pub module: PathBuf,
-    /// floor.ko for it (qemu/tests/floor), for the states that need it.
-    pub floor: Option<PathBuf>,
+    /// The lab's own modules (qemu/tests/floor), for the states that need them.
+    pub lab_modules: Vec<PathBuf>,
     /// The static reader.
     pub reader: PathBuf,
     /// Where boots leave their consoles.
@@ -64,7 +64,7 @@ impl Setup {
         Ok(Self {
             kernel,
             module,
-            floor: None,
+            lab_modules: Vec::new(),
             reader: reader()?,
             dir: dir.to_owned(),
             jobs: jobs(),
@@ -111,12 +111,16 @@ pub struct Sample {
     pub ios: u64,
     /// Events recorded in the window, or not recorded by the probes that were called for them.
     pub events: f64,
+    /// Events recorded from start to stop.
+    pub traced: u64,
     /// Events lost, from start to stop.
     pub lost: u64,
     /// Bytes that the reader wrote in the window, at least.
     pub written: u64,
     /// Bytes that it wrote after the window, at most.
     pub left: u64,
+    /// Bytes of the finished trace, 0 without a reader.
+    pub bytes: u64,
 }
 
 impl Sample {
@@ -157,16 +161,29 @@ impl Sample {
             ticks: window.number("ticks")?,
             ios,
             events: 0.0,
+            traced: 0,
             lost: 0,
             written: window.number("written")?,
             left: 0,
+            bytes: 0,
         };
         if state.records() {
             let tracer = find("tracer", None)?;
             // The tracer counts from start to stop; the workload's I/Os are alike, in the window and out.
             let part = ios as f64 / traced_ios as f64;
-            sample.events = tracer.number::<f64>("events")? * part;
+            let events: u64 = tracer.number("events")?;
+            sample.events = events as f64 * part;
+            sample.traced = events;
             sample.lost = tracer.number("lost")?;
+            sample.bytes = tracer.number("bytes")?;
+            if let Some(each) = workload.events_per_io() {
+                let each = if state == State::Span { 1 } else { each };
+                let all = events + sample.lost;
+                ensure!(
+                    all == traced_ios * each,
+                    "{all} events of {traced_ios} I/Os: want {each} of each"
+                );
+            }
         } else if state.calls_only() {
             let events = workload.events_per_io().context("events of an I/O")?;
             sample.events = (ios * events) as f64;
@@ -195,8 +212,9 @@ fn guest(setup: &Setup, workload: Workload) -> Result<Builder> {
     b.copy(&setup.reader, "/lab/blkrelay")?;
     b.copy(&setup.module, "/lab/blkrelay.ko")?;
     b.file("/lab/workload.sh", 0o644, workload.script().as_bytes())?;
-    if let Some(floor) = &setup.floor {
-        b.copy(floor, "/lab/floor.ko")?;
+    for module in &setup.lab_modules {
+        let name = module.file_name().unwrap_or_default().to_string_lossy();
+        b.copy(module, &format!("/lab/{name}"))?;
     }
     b.file("/lab/states.sh", 0o644, STATES.as_bytes())?;
     b.job(JOB)?;
@@ -230,8 +248,8 @@ fn one(setup: &Setup, images: &Images, b: &Boot) -> Result<Sample> {
         .with_context(|| format!("boot {name}: {}", outcome.console.display()))
 }
 
-/// Makes all boots, no more than `most` of an arm; `seed` decides their perturbations and order. States
-/// that are measured are compared with [`State::None`], whose boots are made as well.
+/// Makes all boots, no more than `most` of an arm; `seed` decides their perturbations and order. The boots
+/// of what the states are compared with are made as well.
 ///
 /// # Errors
 ///
@@ -243,10 +261,18 @@ pub fn collect(
     seed: u64,
     most: usize,
 ) -> Result<(Samples, Images)> {
+    count(setup, &plan(workloads, states, seed, most))
+}
+
+/// Makes these boots.
+///
+/// # Errors
+///
+/// As for [`collect`].
+pub fn count(setup: &Setup, boots: &[Boot]) -> Result<(Samples, Images)> {
     fs::create_dir_all(&setup.dir).with_context(|| setup.dir.display().to_string())?;
-    let boots = plan(workloads, states, seed, most);
     let mut images = BTreeMap::new();
-    for b in &boots {
+    for b in boots {
         let key = (b.workload, b.state);
         if let std::collections::btree_map::Entry::Vacant(entry) = images.entry(key) {
             let mut builder = guest(setup, b.workload)?;
@@ -322,53 +348,63 @@ pub fn measure(
     states: &[State],
     seed: u64,
 ) -> Result<Summary> {
-    measure_most(setup, workloads, states, seed, usize::MAX)
+    let (samples, images) = collect(setup, workloads, states, seed, usize::MAX)?;
+    let mut rows = Vec::new();
+    for &workload in workloads {
+        let again = |state: State| {
+            format!(
+                "measure --workload {} --state {} --seed {seed}",
+                workload.name(),
+                state.name()
+            )
+        };
+        rows.append(&mut self::rows(setup, &samples, &images, workload, &again)?);
+    }
+    Ok(Summary::new(rows))
 }
 
-/// The same with no more than `most` boots of an arm.
+/// The rows of a workload: of each state that is not another one's baseline. `again` gives the arguments that
+/// measure a state again.
 ///
 /// # Errors
 ///
-/// As for [`measure`].
-pub fn measure_most(
+/// When a reader did not keep up or the window was too short for it.
+pub fn rows(
     setup: &Setup,
-    workloads: &[Workload],
-    states: &[State],
-    seed: u64,
-    most: usize,
-) -> Result<Summary> {
-    let (samples, images) = collect(setup, workloads, states, seed, most)?;
+    samples: &Samples,
+    images: &Images,
+    workload: Workload,
+    again: &dyn Fn(State) -> String,
+) -> Result<Vec<Row>> {
     let qemu = initramfs::find_program("qemu-system-x86_64", "qemu-system-x86")?;
     let compiler = format!("{}; {}", setup.kernel.cc, setup.kernel.rustc);
-    let mut rows = Vec::new();
-    for &workload in workloads {
-        let none = images
-            .get(&(workload, State::None))
-            .context("no initramfs of the baseline")?;
-        let scripts = [JOB, STATES, workload.script()].concat();
-        let made_from = MadeFrom {
-            workload_sha256: initramfs::hex(&Sha256::digest(scripts)),
-            initramfs_sha256: none.sha256.clone(),
-            kernel_config_sha256: setup.kernel.config_sha256.clone(),
-            kernel_sha256: initramfs::sha256_file(&setup.kernel.image)?,
-            module_sha256: initramfs::sha256_file(&setup.module)?,
-            compiler_sha256: initramfs::hex(&Sha256::digest(&compiler)),
-            compiler: compiler.clone(),
-            qemu_sha256: initramfs::sha256_file(&qemu)?,
-            qemu: boot::qemu_version()?,
-        };
-        for &state in states.iter().filter(|s| **s != State::None) {
-            rows.push(row(&samples, workload, state, seed, &made_from)?);
-        }
-    }
-    Ok(Summary::new(rows))
+    let none = images
+        .get(&(workload, State::None))
+        .context("no initramfs of the baseline")?;
+    let scripts = [JOB, STATES, workload.script()].concat();
+    let made_from = MadeFrom {
+        workload_sha256: initramfs::hex(&Sha256::digest(scripts)),
+        initramfs_sha256: none.sha256.clone(),
+        kernel_config_sha256: setup.kernel.config_sha256.clone(),
+        kernel_sha256: initramfs::sha256_file(&setup.kernel.image)?,
+        module_sha256: initramfs::sha256_file(&setup.module)?,
+        compiler_sha256: initramfs::hex(&Sha256::digest(&compiler)),
+        compiler,
+        qemu_sha256: initramfs::sha256_file(&qemu)?,
+        qemu: boot::qemu_version()?,
+    };
+    samples
+        .keys()
+        .filter(|(w, state)| *w == workload && !state.is_baseline())
+        .map(|(_, state)| row(samples, workload, *state, &again(*state), &made_from))
+        .collect()
 }
 
 fn row(
     samples: &Samples,
     workload: Workload,
     state: State,
-    seed: u64,
+    again: &str,
     made_from: &MadeFrom,
 ) -> Result<Row> {
     let arm = |s| {
@@ -377,7 +413,7 @@ fn row(
             .with_context(|| format!("no boot of {} in state {}", workload.name(), State::name(s)))
     };
     let with = arm(state)?;
-    let mut without = &arm(State::None)?[..];
+    let mut without = &arm(state.baseline())?[..];
     if workload.paired() {
         // A state with fewer boots uses the first pairs.
         without = &without[..with.len().min(without.len())];
@@ -418,7 +454,7 @@ fn row(
     let per_io = added.per(ios);
     Ok(Row {
         state: state.name().into(),
-        baseline: State::None.name().into(),
+        baseline: state.baseline().name().into(),
         workload: workload.name().into(),
         mode: Mode::Count.name().into(),
         unit: "guest instructions".into(),
@@ -444,12 +480,7 @@ fn row(
             per_io_median.filter(|_| state.is_free()),
             lost,
         ),
-        reproduce: format!(
-            "{} measure --workload {} --state {} --seed {seed}",
-            program(),
-            workload.name(),
-            state.name()
-        ),
+        reproduce: format!("{} {again}", program()),
         made_from: made_from.clone(),
     })
 }
@@ -637,7 +668,7 @@ mod tests {
         }
     }
 
-    const TRACER: &str = "@result tracer=blktrace events=500 lost=2 bytes=3000000";
+    const TRACER: &str = "@result tracer=blktrace events=495 lost=5 bytes=3000000";
 
     #[test]
     fn a_sample_is_what_the_guest_printed() {
@@ -648,7 +679,7 @@ mod tests {
         // Of 125 I/Os that were traced 100 are the window's.
         assert_eq!(
             (on.ticks, on.ios, on.events, on.lost),
-            (1000, 100, 400.0, 2)
+            (1000, 100, 396.0, 5)
         );
         assert_eq!((on.written, on.left), (2_500_000, 100_000));
         // blktrace may be 8 buffers of 256 KiB ahead of itself: 2097152 bytes.
@@ -663,8 +694,10 @@ mod tests {
         let of = |lines: &[&str]| Sample::of(&outcome(lines), Workload::Read4k, State::On);
         let window = "@result window=read4k ticks=9 idle=0 written=0 occupied=0 ios=100";
         let idle = window.replace("idle=0", "idle=1");
-        let ios = "@result traced_ios=100";
+        let ios = "@result traced_ios=125";
         assert!(of(&[window, ios, TRACER]).is_ok());
+        // 500 events are of 125 I/Os.
+        assert!(of(&[window, "@result traced_ios=126", TRACER]).is_err());
         assert!(of(&[&idle, ios, TRACER]).is_err());
         assert!(of(&[window, TRACER]).is_err());
         assert!(of(&[window, ios]).is_err());
@@ -684,9 +717,11 @@ mod tests {
             ticks,
             ios: 1000,
             events,
+            traced: events as u64,
             lost: 0,
             written: 20 * 262_144,
             left: 131_072,
+            bytes: 0,
         };
         let samples = Samples::from([
             (
@@ -713,7 +748,7 @@ mod tests {
             qemu_sha256: String::new(),
             qemu: String::new(),
         };
-        let r = row(&samples, Workload::Read4k, State::On, 1, &made_from).unwrap();
+        let r = row(&samples, Workload::Read4k, State::On, "measure", &made_from).unwrap();
         assert_eq!(r.boots, 4);
         assert_eq!(r.distinct, 4);
         assert_eq!(r.per_io.map(|e| e.estimate), Some(100.0));

@@ -57,17 +57,19 @@ pub fn build(kdir: &Path, flavor: Option<Flavor>, clippy: bool) -> Result<PathBu
     Ok(module)
 }
 
-/// Builds qemu/tests/floor for one of the lab's own kernels, into `out/module/RELEASE-FLAVOR-floor` of the
-/// checkout, and returns the path of floor.ko.
+/// Builds the modules of qemu/tests/floor for one of the lab's own kernels, into
+/// `out/module/RELEASE-FLAVOR-floor` of the checkout, and returns the paths of floor.ko and otherclock.ko.
 ///
 /// # Errors
 ///
 /// As for [`build`].
-pub fn floor(kdir: &Path, flavor: Flavor) -> Result<PathBuf> {
+pub fn floor(kdir: &Path, flavor: Flavor) -> Result<Vec<PathBuf>> {
     let tree = preflight::check_tree(kdir)?;
     let name = format!("{}-{}-floor", tree.release, flavor.name());
     let source = checkout()?.join("qemu/tests/floor");
-    built(kdir, tree, &source, &name, "floor.ko", &["W=1"])
+    let floor = built(kdir, tree, &source, &name, "floor.ko", &["W=1"])?;
+    let otherclock = floor.with_file_name("otherclock.ko");
+    Ok(vec![floor, otherclock])
 }
 
 /// Builds the module `file` from `source` into `out/module/NAME` of the checkout.

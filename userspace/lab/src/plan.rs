@@ -54,14 +54,13 @@ pub struct Boot {
 }
 
 /// The boots of a run, in the order in which they are made: rounds of one boot for each arm, each
-/// round shuffled, so that whatever the host does meets all arms alike. No more than `most` of an arm.
+/// round shuffled, so that whatever the host does meets all arms alike. No more than `most` of an arm. What
+/// a state is compared with is among them.
 pub fn plan(workloads: &[Workload], states: &[State], seed: u64, most: usize) -> Vec<Boot> {
     let mut boots = Vec::new();
     for &workload in workloads {
         let mut states = states.to_vec();
-        if !states.contains(&State::None) {
-            states.push(State::None);
-        }
+        states.extend(states.clone().into_iter().map(State::baseline));
         states.sort_unstable();
         states.dedup();
         let boots_of = |s: State| workload.boots(s).min(most);

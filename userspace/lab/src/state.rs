@@ -30,6 +30,11 @@ pub enum State {
     Floor,
     /// Its probes that do nothing: what it costs to call them.
     Dispatch,
+    /// As none, with a clock source that is not the TSC.
+    #[value(name = "none_notsc")]
+    NoneNotsc,
+    /// As on, with that clock source: time stamps come from the kernel's timekeeping.
+    Notsc,
 }
 
 impl State {
@@ -49,6 +54,8 @@ impl State {
             Self::Ftrace => "ftrace",
             Self::Floor => "floor",
             Self::Dispatch => "dispatch",
+            Self::NoneNotsc => "none_notsc",
+            Self::Notsc => "notsc",
         }
     }
 
@@ -56,8 +63,26 @@ impl State {
     pub fn records(self) -> bool {
         !matches!(
             self,
-            Self::None | Self::Off | Self::After | Self::Filtered | Self::Dispatch
+            Self::None
+                | Self::NoneNotsc
+                | Self::Off
+                | Self::After
+                | Self::Filtered
+                | Self::Dispatch
         )
+    }
+
+    /// Whether others are compared with it.
+    pub fn is_baseline(self) -> bool {
+        self.baseline() == self
+    }
+
+    /// What it is compared with; a baseline with itself.
+    pub fn baseline(self) -> Self {
+        match self {
+            Self::Notsc | Self::NoneNotsc => Self::NoneNotsc,
+            _ => Self::None,
+        }
     }
 
     /// Whether probes are called that record nothing.
@@ -78,6 +103,8 @@ pub enum Workload {
     Read4k,
     /// The same, into buffers that hold all events: nobody reads, and what is counted is the events alone.
     Hotpath,
+    /// A million events of such reads, to see how large the files become.
+    Bytes,
     /// Ten volumes in parallel: mkfs.ext3, mount, unmount.
     Mkfs10,
 }
@@ -88,6 +115,7 @@ impl Workload {
         match self {
             Self::Read4k => "read4k",
             Self::Hotpath => "hotpath",
+            Self::Bytes => "bytes",
             Self::Mkfs10 => "mkfs10",
         }
     }
@@ -95,7 +123,7 @@ impl Workload {
     /// What its script calls the window.
     pub fn window(self) -> &'static str {
         match self {
-            Self::Read4k | Self::Hotpath => "read4k",
+            Self::Read4k | Self::Hotpath | Self::Bytes => "read4k",
             Self::Mkfs10 => "mkfs10",
         }
     }
@@ -103,14 +131,16 @@ impl Workload {
     /// The guest's part.
     pub fn script(self) -> &'static str {
         match self {
-            Self::Read4k | Self::Hotpath => include_str!("../../../qemu/workloads/read4k.sh"),
+            Self::Read4k | Self::Hotpath | Self::Bytes => {
+                include_str!("../../../qemu/workloads/read4k.sh")
+            }
             Self::Mkfs10 => include_str!("../../../qemu/workloads/mkfs10.sh"),
         }
     }
 
     /// Whether boots of two states are compared in pairs.
     pub fn paired(self) -> bool {
-        matches!(self, Self::Read4k | Self::Hotpath)
+        self != Self::Mkfs10
     }
 
     /// Whether tracers have a reader.
@@ -144,6 +174,8 @@ impl Workload {
         match self {
             Self::Read4k => (256 << 10, 8),
             Self::Hotpath => (1 << 20, 32),
+            // blktrace's own, doubled.
+            Self::Bytes => (512 << 10, 8),
             // Some ten thousand events in all: small sub-buffers let the readers work meanwhile.
             Self::Mkfs10 => (16 << 10, 16),
         }
@@ -152,7 +184,7 @@ impl Workload {
     /// Disks that are traced.
     pub fn devices(self) -> u64 {
         match self {
-            Self::Read4k | Self::Hotpath => 1,
+            Self::Read4k | Self::Hotpath | Self::Bytes => 1,
             Self::Mkfs10 => 10,
         }
     }
@@ -160,7 +192,7 @@ impl Workload {
     /// Events of an I/O, where each has the same.
     pub fn events_per_io(self) -> Option<u64> {
         match self {
-            Self::Read4k | Self::Hotpath => Some(4),
+            Self::Read4k | Self::Hotpath | Self::Bytes => Some(4),
             Self::Mkfs10 => None,
         }
     }
@@ -169,7 +201,7 @@ impl Workload {
     pub fn consumed_at_least(self) -> u64 {
         match self {
             Self::Read4k => 16,
-            Self::Hotpath | Self::Mkfs10 => 0,
+            Self::Hotpath | Self::Bytes | Self::Mkfs10 => 0,
         }
     }
 
@@ -179,18 +211,23 @@ impl Workload {
         match (self, state) {
             (Self::Read4k | Self::Hotpath, State::None | State::Off | State::After) => 16,
             (Self::Read4k | Self::Hotpath, _) => 8,
+            (Self::Bytes, _) => 1,
             (Self::Mkfs10, _) => 10,
         }
     }
 
-    /// The text of /lab/arm: as long for one state as for another.
+    /// The text of /lab/arm: as long for one state as for another. It comes after the workload's script.
     pub fn arm(self, state: State) -> String {
         let (size, count) = self.buffers();
-        format!(
+        let mut text = format!(
             "STATE={:<10}\nSUBBUF_SIZE={size}\nSUBBUFS={count}\nREADER={}\n",
             state.name(),
             if self.has_reader() { "yes" } else { "no" }
-        )
+        );
+        if self == Self::Bytes {
+            text += "READS=262144\n";
+        }
+        text
     }
 }
 
