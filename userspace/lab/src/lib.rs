@@ -12,6 +12,7 @@ pub mod console;
 pub mod deb;
 pub mod demo;
 pub mod fault;
+pub mod floor;
 pub mod fuzz;
 pub mod guest_tests;
 pub mod hotpath;

@@ -3,7 +3,7 @@
 
 use anyhow::{bail, Context, Result};
 use blkrelay_lab::clock::Clock;
-use blkrelay_lab::{agent, blktrace, compare, fault, fuzz, spin};
+use blkrelay_lab::{agent, blktrace, compare, fault, floor, fuzz, spin};
 use blkrelay_trace::{Dev, Item};
 use clap::{Parser, Subcommand};
 use nix::unistd::{setgid, setuid};
@@ -102,6 +102,13 @@ enum Command {
         #[arg(required = true)]
         devices: Vec<PathBuf>,
     },
+    /// Demands that the floor has written the records that a trace holds.
+    Same {
+        trace: PathBuf,
+        /// The floor's buffers
+        #[arg(required = true)]
+        floor: Vec<PathBuf>,
+    },
     /// Prints what each CPU recorded in each configuration epoch: CPU EPOCH EVENTS, then the devices and the
     /// operations.
     Epochs { trace: PathBuf },
@@ -195,6 +202,9 @@ fn run(command: Command) -> Result<ExitCode> {
                 numbers.push(agent::device(path)?);
             }
             println!("{} events", spin::once(&trace, &numbers, count, others)?);
+        }
+        Command::Same { trace, floor } => {
+            println!("{} records", floor::same(&trace, &floor)?);
         }
         Command::Epochs { trace } => epochs(&trace)?,
         Command::Disks { trace } => disks(&trace)?,
