@@ -14,9 +14,10 @@
 //! memory of a tracer's buffer streams by, while everything else is used again.
 
 use crate::boot::{self, Plugin};
-use crate::cache;
-use crate::measure::{self, Sample, Setup, State, Workload};
+use crate::measure::{self, Sample, Setup};
+use crate::state::{State, Workload};
 use crate::symbols::Symbols;
+use crate::{cache, hotpath};
 use anyhow::{ensure, Context, Result};
 use comfy_table::{presets, CellAlignment, Table};
 use iced_x86::{
@@ -425,6 +426,9 @@ pub struct Args {
     /// Compared with none [default: overwrite, blktrace]
     #[arg(long, value_enum)]
     state: Vec<State>,
+    /// Which reads are counted: without a reader of the trace, or with one
+    #[arg(long, value_enum, default_value = "hotpath")]
+    workload: Workload,
     /// Shows what each function adds
     #[arg(long)]
     symbols: bool,
@@ -445,7 +449,7 @@ pub struct Args {
 ///
 /// See [`Setup::prepare`], [`count`] and [`profile`].
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let setup = Setup::prepare(&args.dir)?;
+    let setup = hotpath::prepare(&args.dir)?;
     let mut states = args.state.clone();
     if states.is_empty() {
         states = vec![State::Overwrite, State::Blktrace];
@@ -454,7 +458,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     states.insert(0, State::None);
     let (mut all, mut symbols) = (Vec::new(), Vec::new());
     for state in states {
-        let (workload, seed) = (Workload::Read4k, args.seed);
+        let (workload, seed) = (args.workload, args.seed);
         if args.symbols || args.listing.is_some() {
             let (insns, of) = profile(&setup, workload, state, seed)?;
             all.push(insns);
