@@ -6,6 +6,7 @@
 //! All arms are read4k boots in count mode, paired with the baseline's as in [`crate::measure`]. The bars stand
 //! in one table, [`BARS`].
 
+use crate::insns;
 use crate::kernel::Flavor;
 use crate::measure::{self, Sample, Samples, Setup, OFF_MARGIN_PER_IO};
 use crate::plan::{plan, Boot};
@@ -16,6 +17,7 @@ use crate::{cache, module_build};
 use anyhow::{ensure, Context, Result};
 use comfy_table::{presets, CellAlignment, Table};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -134,6 +136,8 @@ pub struct HotRow {
     pub of_blktrace: Option<Estimate>,
     /// The same of ftrace.
     pub of_ftrace: Option<Estimate>,
+    /// What the kernel executes more for one event, from one boot; null for a state without events.
+    pub insns: Option<insns::Counts>,
 }
 
 /// The sizes of two traces of the same reads, everything included.
@@ -306,14 +310,22 @@ pub fn measure(setup: &Setup, states: &[State], seed: u64, most: usize) -> Resul
     }
     let again = |state: State| format!("hotpath --seed {seed} --only {}", state.name());
     let rows = measure::rows(setup, &samples, &images, Workload::Hotpath, &again)?;
+    let mut windows = BTreeMap::new();
+    for (_, state) in samples.keys() {
+        let window = insns::count(setup, Workload::Hotpath, *state, seed)?;
+        windows.insert(*state, window);
+    }
     let state_of = |row: &Row| samples.keys().find(|(_, s)| s.name() == row.state);
     let rows: Vec<HotRow> = rows
         .into_iter()
         .map(|row| {
-            let of = |other| share(&samples, state_of(&row)?.1, other);
+            let state = state_of(&row).map(|(_, state)| *state);
+            let of = |other| share(&samples, state?, other);
+            let added = |state: State| windows[&state].per_event(&windows[&state.baseline()]);
             HotRow {
                 of_blktrace: of(State::Blktrace),
                 of_ftrace: of(State::Ftrace),
+                insns: state.filter(|_| row.events > 0).map(added),
                 row,
             }
         })
@@ -374,6 +386,7 @@ impl Hotpath {
             row,
             of_blktrace,
             of_ftrace,
+            ..
         } in &self.rows
         {
             rows.add_row([
@@ -406,6 +419,15 @@ impl Hotpath {
                 f.subbufs,
                 f.subbuf_size >> 10
             );
+        }
+        let of_events: Vec<_> = self
+            .rows
+            .iter()
+            .filter_map(|r| Some((r.row.state.as_str(), r.insns?)))
+            .collect();
+        if !of_events.is_empty() {
+            text += "\n\n";
+            text += &insns::events(&of_events);
         }
         let mut bars = table(&["", "bar", "measured", "at most", "margin"]);
         for b in &self.bars {

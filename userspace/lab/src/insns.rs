@@ -397,7 +397,8 @@ fn boot(
 }
 
 impl Insns {
-    /// What the kernel executed more than in the baseline, for one event.
+    /// What the kernel executed more than in the baseline, for one event: of lines too the event's share of
+    /// those that its I/O touches more.
     pub fn per_event(&self, none: &Self) -> Counts {
         let events = self.events / self.ios as f64;
         self.kernel.less(&none.kernel).per(events)
@@ -534,6 +535,32 @@ pub fn report(all: &[Insns]) -> String {
         );
     }
     text
+}
+
+/// What states add to the kernel's work for one event, a state a line.
+pub fn events(states: &[(&str, Counts)]) -> String {
+    let Some((_, first)) = states.first() else {
+        return String::new();
+    };
+    let figures = |c: &Counts| c.figures().into_iter().enumerate();
+    // What no state has is left out.
+    let shown: Vec<usize> = figures(first)
+        .map(|(n, _)| n)
+        .filter(|n| states.iter().any(|(_, c)| c.figures()[*n].1.abs() >= 0.005))
+        .collect();
+    let names: Vec<String> = figures(first)
+        .filter(|(n, _)| shown.contains(n))
+        .map(|(_, (name, _))| name.replace('_', " "))
+        .collect();
+    let mut header = vec!["for one event"];
+    header.extend(names.iter().map(String::as_str));
+    let row = |(state, counts): &(&str, Counts)| {
+        let mut row = vec![(*state).to_owned()];
+        let figures = counts.figures();
+        row.extend(shown.iter().map(|n| format!("{:+.2}", figures[*n].1)));
+        row
+    };
+    table(&header, states.iter().map(row).collect())
 }
 
 /// What a function adds in fewer instructions for an I/O than this is not listed.
