@@ -396,7 +396,8 @@ fn boot(
 }
 
 impl Insns {
-    /// What the kernel executed more than in the baseline, for one event.
+    /// What the kernel executed more than in the baseline, for one event: of lines too the event's share of
+    /// those that its I/O touches more.
     pub fn per_event(&self, none: &Self) -> Counts {
         let events = self.events / self.ios as f64;
         self.kernel.less(&none.kernel).per(events)
