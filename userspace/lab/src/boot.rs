@@ -213,9 +213,14 @@ pub fn run_with(spec: &Spec, on_line: &mut dyn FnMut(&str)) -> Result<Outcome> {
 /// stands there for a moment; with such a QEMU it dies of running into one that it has taken away ("qemu-x86_64
 /// booting with 8.0.0 still see int3", linux-kernel, July 2023). Mended in 8.1.
 fn runs_patched_code(qemu: &str) -> bool {
+    older(qemu, 8, 1)
+}
+
+/// Whether a version of QEMU is older than this one.
+fn older(qemu: &str, major: u32, minor: u32) -> bool {
     let mut numbers = qemu.split(['.', ' ']).map(|n| n.parse::<u32>().ok());
-    let (major, minor) = (numbers.next().flatten(), numbers.next().flatten());
-    (major, minor) < (Some(8), Some(1))
+    let version = (numbers.next().flatten(), numbers.next().flatten());
+    version < (Some(major), Some(minor))
 }
 
 fn check(spec: &Spec) -> Result<()> {
@@ -241,6 +246,14 @@ fn check(spec: &Spec) -> Result<()> {
     }
     if spec.mode != Mode::Count && spec.plugin.is_some() {
         bail!("a plugin watches guests in count mode");
+    }
+    if spec.plugin.is_some() {
+        let version = qemu_version()?;
+        if older(&version, 9, 1) {
+            bail!(
+                "QEMU {version} does not know the plugin's interface; 9.1 does: run qemu/install"
+            );
+        }
     }
     if !(1..=16).contains(&spec.cpus) {
         bail!("{} CPUs: the test kernel takes 1 to 16", spec.cpus);
