@@ -34,7 +34,7 @@ shell_scripts := qemu/install qemu/init .ci/run $(wildcard qemu/workloads/*.sh q
 
 # The order of prerequisites matters: nothing can be built before it is installed.
 .NOTPARALLEL:
-.PHONY: help demo test stress kernel module userspace lint fmt doc clean install cargo
+.PHONY: help demo test hotpath stress kernel module userspace bench lint fmt doc clean install cargo
 
 help: ## this list
 	@echo "usage: make TARGET [FLAVOR=trace|debug|kasan] [KDIR=DIR] [SHORT=1] [CARGO=...] [RUSTC=...]"
@@ -46,6 +46,9 @@ demo: install userspace ## from a fresh machine to a traced workload and what tr
 test: install userspace ## from a fresh machine: every test, on the host and in guests
 	@$(cargo) test --workspace --no-fail-fast
 	@$(lab) test
+
+hotpath: install userspace ## what an event costs without a reader, beside blktrace, ftrace and bare C, and the bars
+	@$(lab) hotpath
 
 # On both kernels that check themselves, unless one is named.
 stress: install_more := $(if $(filter debug trace,$(stress_flavor)),,clang)
@@ -62,6 +65,9 @@ userspace: cargo ## the reader and the lab, static binaries in userspace/target
 	@$(cargo) build --release --workspace
 	@echo "built: $(target)/blkrelay $(lab)"
 
+bench: cargo ## nanoseconds to pack and store a record on this machine, and cycles where it counts them
+	@$(cargo) bench -p blkrelay-format --bench packing
+
 # CONST_STRUCT: checkpatch takes each offsetof(struct file_operations, ...) for a variable.
 lint: install userspace ## rustfmt, clippy, shellcheck; the kernel's rustfmt, clippy and checkpatch
 	$(cargo_fmt) --all --check
@@ -70,7 +76,7 @@ lint: install userspace ## rustfmt, clippy, shellcheck; the kernel's rustfmt, cl
 	kdir=$$($(lab) kernel --flavor trace | sed -n 's/^kdir *//p') && \
 	rustfmt --check --edition 2021 --config-path $$kdir/source/.rustfmt.toml module/*.rs && \
 	perl $$kdir/source/scripts/checkpatch.pl --no-tree --quiet --strict --file \
-		--max-line-length=110 --ignore CONST_STRUCT module/*.c module/*.h
+		--max-line-length=110 --ignore CONST_STRUCT module/*.c module/*.h qemu/tests/floor/*.c
 	$(lab) module --flavor trace --clippy
 
 fmt: cargo ## formats all Rust

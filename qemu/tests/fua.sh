@@ -37,7 +37,7 @@ grep -q " dropped_by_blktrace=$FUA fua=$FUA fua_by_blktrace=0 " /tmp/classic ||
 record_start /tmp/trace2.blkr -d /dev/cached --subbufs 16
 echo >$TRACING/trace
 ftrace_start
-blkrelay-guest setup2 --dev /dev/cached -o /tmp/setup2 sh /tmp/load
+blkrelay-guest blktrace --setup2 --dev /dev/cached -o /tmp/setup2 sh /tmp/load
 quiet cached
 ftrace_stop /tmp/ftrace2
 record_stop

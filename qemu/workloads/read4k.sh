@@ -9,19 +9,23 @@
 # that bring caches and the tracer's reader to a steady state. Prints one window, `read4k`.
 
 WORKLOAD_DEVICES=/dev/nullb9
+# For a tracer that is to trace something else.
+IDLE_DEVICE=/dev/nullb8
 READS=65536
 WARM=16384
 
 workload_setup() {
-	d=/sys/kernel/config/nullb/nullb9
-	mkdir $d
-	echo 1024 >$d/size
-	echo 4096 >$d/blocksize
-	echo 0 >$d/irqmode
-	echo 2 >$d/queue_mode
-	echo 1 >$d/submit_queues
-	echo 64 >$d/hw_queue_depth
-	echo 1 >$d/power
+	for device in $WORKLOAD_DEVICES $IDLE_DEVICE; do
+		d=/sys/kernel/config/nullb/${device##*/}
+		mkdir "$d"
+		echo 1024 >"$d/size"
+		echo 4096 >"$d/blocksize"
+		echo 0 >"$d/irqmode"
+		echo 2 >"$d/queue_mode"
+		echo 1 >"$d/submit_queues"
+		echo 64 >"$d/hw_queue_depth"
+		echo 1 >"$d/power"
+	done
 }
 
 workload_run() {

@@ -5,6 +5,7 @@
 //! readings of it is a count, as long as the guest was never idle in between: idle time moves the clock
 //! without instructions. Every window says how often it was idle, and fails if it was.
 
+use crate::marker::{Mark, OPCODE};
 use anyhow::{bail, Context, Result};
 use blkrelay_format::blktrace;
 use blkrelay_trace::Dev;
@@ -24,6 +25,25 @@ pub fn ticks() -> u64 {
     // SAFETY: RDTSC is there on every x86-64 and reads a counter, nothing else; user space may execute
     // it unless the process asked the kernel otherwise (prctl PR_SET_TSC), which this one does not.
     unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// Tells the plugin where the program is, if there is one; one instruction that does nothing, see
+/// [`crate::marker`]. `D` is [`Mark::displacement`].
+#[inline(always)]
+fn mark<const D: u32>() {
+    // SAFETY: A NOP with a memory operand, which is not accessed.
+    unsafe {
+        core::arch::asm!(
+            ".byte {0}, {1}, {2}, {3}",
+            ".long {4}",
+            const OPCODE[0],
+            const OPCODE[1],
+            const OPCODE[2],
+            const OPCODE[3],
+            const D,
+            options(nomem, nostack, preserves_flags)
+        );
+    }
 }
 
 /// How many times the CPUs went idle since boot, from the `idle_calls` lines of /proc/timer_list.
@@ -202,7 +222,7 @@ pub const BLOCK: usize = 4096;
 struct Page([u8; BLOCK]);
 
 /// 4 KiB O_DIRECT reads one after the other from the start of a device: `warm` outside, then `count`
-/// within a window.
+/// within a window. Marks show the plugin the window and each read.
 ///
 /// # Errors
 ///
@@ -216,17 +236,22 @@ pub fn read4k(dev: &Path, warm: u64, count: u64, sinks: &[PathBuf]) -> Result<Co
         .with_context(|| dev.display().to_string())?;
     let mut page = Box::new(Page([0; BLOCK]));
     let mut read = |i: u64| file.read_exact_at(&mut page.0, i * BLOCK as u64);
+    mark::<{ Mark::Arm.displacement() }>();
     for i in 0..warm {
+        mark::<{ Mark::Iteration.displacement() }>();
         read(i).with_context(|| dev.display().to_string())?;
     }
     let window = Window::open("read4k", sinks)?;
+    mark::<{ Mark::Begin.displacement() }>();
     let mut done = Ok(());
     for i in 0..count {
+        mark::<{ Mark::Iteration.displacement() }>();
         done = read(i);
         if done.is_err() {
             break;
         }
     }
+    mark::<{ Mark::End.displacement() }>();
     let counted = window.close(count)?;
     done.with_context(|| dev.display().to_string())?;
     Ok(counted)

@@ -48,6 +48,15 @@ pub struct Disk {
     pub iops: u32,
 }
 
+/// A plugin of QEMU's TCG.
+#[derive(Debug, Clone)]
+pub struct Plugin {
+    /// The shared object.
+    pub file: PathBuf,
+    /// What it writes, its argument `out`. What an earlier boot left is removed.
+    pub out: PathBuf,
+}
+
 /// Everything that decides what a boot does.
 #[derive(Debug, Clone)]
 pub struct Spec {
@@ -70,6 +79,8 @@ pub struct Spec {
     pub append: Vec<String>,
     /// Texts in kernel complaints that are no fault in this run.
     pub expected: Vec<String>,
+    /// A plugin that watches the guest; count mode only.
+    pub plugin: Option<Plugin>,
     /// QEMU's seed: random numbers that the guest draws.
     pub seed: u64,
     /// The guest is killed after this much wall time.
@@ -93,6 +104,7 @@ impl Spec {
             out_mib: if emulated { 64 } else { 0 },
             append: Vec::new(),
             expected: Vec::new(),
+            plugin: None,
             seed: 1,
             timeout: Duration::from_secs(300),
             dir: dir.to_owned(),
@@ -157,6 +169,9 @@ pub fn run_with(spec: &Spec, on_line: &mut dyn FnMut(&str)) -> Result<Outcome> {
     let console = spec.dir.join("console.log");
     let out = spec.dir.join("guest-out");
     remove(&console)?;
+    if let Some(plugin) = &spec.plugin {
+        remove(&plugin.out)?;
+    }
     if out.exists() {
         fs::remove_dir_all(&out).with_context(|| out.display().to_string())?;
     }
@@ -198,9 +213,14 @@ pub fn run_with(spec: &Spec, on_line: &mut dyn FnMut(&str)) -> Result<Outcome> {
 /// stands there for a moment; with such a QEMU it dies of running into one that it has taken away ("qemu-x86_64
 /// booting with 8.0.0 still see int3", linux-kernel, July 2023). Mended in 8.1.
 fn runs_patched_code(qemu: &str) -> bool {
+    older(qemu, 8, 1)
+}
+
+/// Whether a version of QEMU is older than this one.
+fn older(qemu: &str, major: u32, minor: u32) -> bool {
     let mut numbers = qemu.split(['.', ' ']).map(|n| n.parse::<u32>().ok());
-    let (major, minor) = (numbers.next().flatten(), numbers.next().flatten());
-    (major, minor) < (Some(8), Some(1))
+    let version = (numbers.next().flatten(), numbers.next().flatten());
+    version < (Some(major), Some(minor))
 }
 
 fn check(spec: &Spec) -> Result<()> {
@@ -223,6 +243,17 @@ fn check(spec: &Spec) -> Result<()> {
     }
     if spec.mode == Mode::Count && (!spec.disks.is_empty() || spec.out_mib != 0) {
         bail!("count mode has no disks: waiting for the host moves the guest's clock");
+    }
+    if spec.mode != Mode::Count && spec.plugin.is_some() {
+        bail!("a plugin watches guests in count mode");
+    }
+    if spec.plugin.is_some() {
+        let version = qemu_version()?;
+        if older(&version, 9, 1) {
+            bail!(
+                "QEMU {version} does not know the plugin's interface; 9.1 does: run qemu/install"
+            );
+        }
     }
     if !(1..=16).contains(&spec.cpus) {
         bail!("{} CPUs: the test kernel takes 1 to 16", spec.cpus);
@@ -318,6 +349,11 @@ fn arguments(spec: &Spec, console: &Path, images: &Images) -> Result<Vec<String>
         &format!("file,id=console,path={}", path(console)),
     ]);
     add(&["-serial", "chardev:console"]);
+
+    if let Some(plugin) = &spec.plugin {
+        let (file, out) = (path(&plugin.file), path(&plugin.out));
+        add(&["-plugin", &format!("file={file},out={out}")]);
+    }
 
     // printk.time: the complaints are told from a program's output by the time stamp. no_timer_check:
     // the check fails at random on an emulator that the host preempts.

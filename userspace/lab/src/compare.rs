@@ -645,7 +645,7 @@ fn has_fua(seen: &Seen) -> bool {
 }
 
 /// Compares a blkrelay trace with blktrace's files and with copies of ftrace's, and demands that each of
-/// `want`'s letters occurred. `setup2`: blktrace's files are those of [`crate::setup2`].
+/// `want`'s letters occurred. `setup2`: blktrace's files are those of the newer setup ioctl ([`crate::blktrace`]).
 ///
 /// # Errors
 ///

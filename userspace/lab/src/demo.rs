@@ -3,7 +3,8 @@
 
 use crate::boot::{self, Disk, Mode, Spec};
 use crate::initramfs::Builder;
-use crate::measure::{self, Setup, State, Workload};
+use crate::measure::{self, Setup};
+use crate::state::{State, Workload};
 use crate::{process, progress};
 use anyhow::{ensure, Context, Result};
 use std::fs;

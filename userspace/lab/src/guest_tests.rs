@@ -5,8 +5,9 @@
 use crate::boot::{self, Disk, Mode, Outcome, Spec};
 use crate::initramfs::Builder;
 use crate::kernel::{self, Flavor, Kernel};
-use crate::measure::{self, Setup, State, Workload};
-use crate::{console, module_build, process, progress};
+use crate::measure::{self, Setup};
+use crate::state::{State, Workload};
+use crate::{console, hotpath, insns, module_build, process, progress};
 use anyhow::{bail, ensure, Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -21,6 +22,8 @@ struct Guest {
     job: &'static str,
     flavor: Flavor,
     mode: Mode,
+    /// One in count mode.
+    cpus: u32,
     disks: fn() -> Vec<Disk>,
     /// Kernel parameters and the job's environment.
     append: &'static [&'static str],
@@ -74,6 +77,7 @@ const GUESTS: &[Guest] = &[
         job: include_str!("../../../qemu/tests/count.sh"),
         flavor: Flavor::Trace,
         mode: Mode::Count,
+        cpus: 1,
         disks: no_disks,
         append: &[],
         seconds: 60,
@@ -83,6 +87,7 @@ const GUESTS: &[Guest] = &[
         job: include_str!("../../../qemu/tests/compare.sh"),
         flavor: Flavor::Trace,
         mode: Mode::Count,
+        cpus: 1,
         disks: no_disks,
         append: &["null_blk.nr_devices=0"],
         seconds: 120,
@@ -92,6 +97,7 @@ const GUESTS: &[Guest] = &[
         job: include_str!("../../../qemu/tests/compare.sh"),
         flavor: Flavor::Trace,
         mode: Mode::Emulated,
+        cpus: 2,
         disks: two_disks,
         append: &["virtio_blk.queue_depth=2048"],
         seconds: 180,
@@ -101,15 +107,37 @@ const GUESTS: &[Guest] = &[
         job: include_str!("../../../qemu/tests/loss.sh"),
         flavor: Flavor::Trace,
         mode: Mode::Emulated,
+        cpus: 2,
         disks: one_disk,
         append: &["null_blk.nr_devices=0"],
         seconds: 120,
+    },
+    Guest {
+        name: "the floor writes the records that blkrelay writes",
+        job: include_str!("../../../qemu/tests/floor.sh"),
+        flavor: Flavor::Trace,
+        mode: Mode::Emulated,
+        cpus: 2,
+        disks: no_disks,
+        append: &["null_blk.nr_devices=0"],
+        seconds: 120,
+    },
+    Guest {
+        name: "four CPUs and the default buffers: nothing lost; and exact without a reader",
+        job: include_str!("../../../qemu/tests/four.sh"),
+        flavor: Flavor::Trace,
+        mode: Mode::Emulated,
+        cpus: 4,
+        disks: no_disks,
+        append: &["null_blk.nr_devices=0"],
+        seconds: 300,
     },
     Guest {
         name: SMP,
         job: include_str!("../../../qemu/tests/smp.sh"),
         flavor: Flavor::Trace,
         mode: Mode::Emulated,
+        cpus: 2,
         disks: two_fast_disks,
         append: &["null_blk.nr_devices=0"],
         seconds: 120,
@@ -119,6 +147,7 @@ const GUESTS: &[Guest] = &[
         job: include_str!("../../../qemu/tests/fua.sh"),
         flavor: Flavor::Trace,
         mode: Mode::Emulated,
+        cpus: 2,
         disks: no_disks,
         append: &["null_blk.nr_devices=0"],
         seconds: 120,
@@ -128,6 +157,7 @@ const GUESTS: &[Guest] = &[
         job: include_str!("../../../qemu/tests/bad.sh"),
         flavor: Flavor::Trace,
         mode: Mode::Emulated,
+        cpus: 2,
         disks: no_disks,
         append: &["null_blk.nr_devices=0"],
         seconds: 120,
@@ -137,6 +167,7 @@ const GUESTS: &[Guest] = &[
         job: include_str!("../../../qemu/tests/hotplug.sh"),
         flavor: Flavor::Debug,
         mode: Mode::Emulated,
+        cpus: 2,
         disks: no_disks,
         append: &["null_blk.nr_devices=0"],
         seconds: 180,
@@ -146,6 +177,7 @@ const GUESTS: &[Guest] = &[
         job: include_str!("../../../qemu/tests/bad.sh"),
         flavor: Flavor::Debug,
         mode: Mode::Emulated,
+        cpus: 2,
         disks: no_disks,
         append: &["null_blk.nr_devices=0"],
         seconds: 300,
@@ -155,6 +187,7 @@ const GUESTS: &[Guest] = &[
         job: include_str!("../../../qemu/tests/events.sh"),
         flavor: Flavor::Debug,
         mode: Mode::Emulated,
+        cpus: 2,
         disks: no_disks,
         append: &["null_blk.nr_devices=0"],
         seconds: 180,
@@ -164,6 +197,7 @@ const GUESTS: &[Guest] = &[
         job: include_str!("../../../qemu/tests/filter.sh"),
         flavor: Flavor::Debug,
         mode: Mode::Emulated,
+        cpus: 2,
         disks: no_disks,
         append: &["null_blk.nr_devices=0"],
         seconds: 400,
@@ -173,6 +207,7 @@ const GUESTS: &[Guest] = &[
         job: include_str!("../../../qemu/tests/flight.sh"),
         flavor: Flavor::Debug,
         mode: Mode::Emulated,
+        cpus: 2,
         disks: no_disks,
         append: &["null_blk.nr_devices=0"],
         seconds: 200,
@@ -182,6 +217,7 @@ const GUESTS: &[Guest] = &[
         job: include_str!("../../../qemu/tests/latency.sh"),
         flavor: Flavor::Debug,
         mode: Mode::Emulated,
+        cpus: 2,
         disks: no_disks,
         append: &["null_blk.nr_devices=0"],
         seconds: 200,
@@ -191,6 +227,7 @@ const GUESTS: &[Guest] = &[
         job: include_str!("../../../qemu/tests/loop.sh"),
         flavor: Flavor::Debug,
         mode: Mode::Emulated,
+        cpus: 2,
         disks: one_disk,
         append: &["null_blk.nr_devices=0"],
         seconds: 300,
@@ -219,6 +256,8 @@ pub struct Args {
 struct Built {
     kernel: Kernel,
     module: PathBuf,
+    /// See [`Setup::lab_modules`]; of the trace kernel only.
+    lab_modules: Vec<PathBuf>,
 }
 
 /// Builds a flavour when the first test needs it.
@@ -230,7 +269,15 @@ fn built(flavor: Flavor) -> Result<Built> {
     }
     let kernel = kernel::ensure(flavor)?;
     let module = module_build::build(&kernel.kdir, Some(flavor), false)?;
-    let b = Built { kernel, module };
+    let lab_modules = match flavor {
+        Flavor::Trace => module_build::floor(&kernel.kdir, flavor)?,
+        _ => Vec::new(),
+    };
+    let b = Built {
+        kernel,
+        module,
+        lab_modules,
+    };
     all.push((flavor, b.clone()));
     Ok(b)
 }
@@ -273,6 +320,10 @@ pub(crate) fn boot_job(job: &Job, dir: &Path) -> Result<Outcome> {
     }
     b.copy(&measure::reader()?, "/lab/blkrelay")?;
     b.copy(&built.module, "/lab/blkrelay.ko")?;
+    for module in &built.lab_modules {
+        let name = module.file_name().unwrap_or_default().to_string_lossy();
+        b.copy(module, &format!("/lab/{name}"))?;
+    }
     b.file("/lab/lib.sh", 0o644, LIB.as_bytes())?;
     for (path, text) in job.files {
         b.file(path, 0o644, text.as_bytes())?;
@@ -318,7 +369,7 @@ fn boot_one(test: &Guest, soak: Option<u64>, dir: &Path) -> Result<String> {
         files: &[],
         flavor: test.flavor,
         mode: test.mode,
-        cpus: if test.mode == Mode::Emulated { 2 } else { 1 },
+        cpus: test.cpus,
         memory_mib: 1024,
         disks: (test.disks)(),
         append,
@@ -369,6 +420,7 @@ fn setup(b: Built, dir: &Path) -> Result<Setup> {
     Ok(Setup {
         kernel: b.kernel,
         module: b.module,
+        lab_modules: b.lab_modules,
         reader: measure::reader()?,
         dir: dir.to_owned(),
         jobs: measure::jobs(),
@@ -394,6 +446,46 @@ fn determinism(setup: &Setup) -> Result<String> {
         })
         .collect();
     Ok(ticks.join(" "))
+}
+
+/// Watches two windows instruction by instruction. Their ticks must be those of boots that nobody watches, and
+/// an event must have what is known of it: one reading of the clock, one time with interrupts off, and half a
+/// line of a buffer, in which two records fit.
+fn instructions(setup: &Setup) -> Result<String> {
+    let states = [State::None, State::Overwrite];
+    let (samples, _) = measure::collect(setup, &[Workload::Read4k], &states, 7, 1)?;
+    let mut windows = Vec::new();
+    for state in states {
+        let watched = insns::count(setup, Workload::Read4k, state, 7)?;
+        let alone = samples.get(&(Workload::Read4k, state));
+        let alone = alone.and_then(|s| s.first()).context("no boot")?;
+        ensure!(
+            watched.ticks == alone.ticks,
+            "{}: {} ticks, without the plugin {}",
+            state.name(),
+            watched.ticks,
+            alone.ticks
+        );
+        windows.push(watched);
+    }
+    let event = windows[1].per_event(&windows[0]);
+    let known = [
+        ("rdtsc", event.rdtsc, 1.0),
+        ("cli", event.cli, 1.0),
+        ("sti", event.sti, 1.0),
+        ("fresh_lines", event.fresh_lines, 0.5),
+    ];
+    for (name, value, want) in known {
+        // What the timer's interrupts do is in it as well.
+        ensure!(
+            (value - want).abs() < 0.02,
+            "{name} an event: {value}, want {want}"
+        );
+    }
+    Ok(format!(
+        "{} and {} instructions, counted one by one",
+        windows[0].instructions, windows[1].instructions
+    ))
 }
 
 /// Builds a copy of the module in which C and Rust differ about the place of one field, and demands that the
@@ -428,28 +520,32 @@ fn wrong_offset(dir: &Path) -> Result<String> {
     Ok(want.to_owned())
 }
 
-/// The largest share of blktrace's added instructions that recording may add.
-const SHARE: f64 = 0.5;
+/// Boots of a state: counts repeat, and what a perturbation does to them is far less than a bar's margin.
+const BOOTS: usize = 2;
 
-/// The bars that a change must not cross unseen: what `off` and `on` cost on read4k.
+/// The bars that a change must not cross unseen: see [`hotpath::BARS`].
 fn costs(setup: &Setup) -> Result<String> {
-    let states = [State::Off, State::On, State::Blktrace];
-    let summary = measure::measure(setup, &[Workload::Read4k], &states, 1)?;
-    summary.write(&setup.dir.join("summary.json"))?;
-    let off = summary.row("read4k", "off").and_then(|r| r.per_io_median);
-    let off = off.context("no row of off")?;
+    let hotpath = hotpath::measure(setup, hotpath::STATES, 1, BOOTS)?;
+    hotpath.write(&setup.dir.join("summary.json"))?;
+    let missed = hotpath.missed();
+    ensure!(missed.is_empty(), "{}", missed.join("; "));
     ensure!(
-        off.abs() <= measure::OFF_MARGIN_PER_IO,
-        "off adds {off:+.3} instructions to a read"
+        hotpath.bars.len() == hotpath::BARS.len(),
+        "{} of {} bars were measured",
+        hotpath.bars.len(),
+        hotpath::BARS.len()
     );
-    let share = summary.fraction("read4k", "on", "blktrace");
-    let share = share.context("no rows of on and blktrace")?;
-    ensure!(share <= SHARE, "on adds {share:.3} × what blktrace adds");
-    let lost: u64 = summary.rows.iter().map(|r| r.lost).sum();
-    ensure!(lost == 0, "{lost} events lost");
-    Ok(format!(
-        "off {off:+.3} instructions a read, on {share:.3} × blktrace"
-    ))
+    let figures: Vec<String> = hotpath
+        .bars
+        .iter()
+        .map(|b| {
+            format!(
+                "{}: {:.3} (at most {})",
+                b.name, b.value.estimate, b.at_most
+            )
+        })
+        .collect();
+    Ok(figures.join("; "))
 }
 
 /// Runs the tests, a line each, and the sum alone on the last line.
@@ -467,13 +563,18 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     type Count = fn(&Setup) -> Result<String>;
-    let counts: [(&str, &str, Count); 2] = [
+    let counts: [(&str, &str, Count); 3] = [
         (
             "count mode: one seed, the same counts",
             "count",
             determinism,
         ),
-        ("costs of off and on on read4k", "costs", costs),
+        (
+            "count mode: the plugin counts the same instructions",
+            "insns",
+            instructions,
+        ),
+        ("costs: the bars of hotpath", "costs", costs),
     ];
     for (name, dir, test) in counts {
         if name.contains(&args.only) {

@@ -2,6 +2,7 @@
 //! Builds and boots test kernels and measures what tracing costs.
 
 pub mod agent;
+pub mod blktrace;
 pub mod boot;
 pub mod cache;
 pub mod cli;
@@ -11,18 +12,25 @@ pub mod console;
 pub mod deb;
 pub mod demo;
 pub mod fault;
+pub mod floor;
 pub mod fuzz;
 pub mod guest_tests;
+pub mod hotpath;
 pub mod initramfs;
+pub mod insns;
 pub mod kernel;
+#[path = "../../plugin/src/marker.rs"]
+pub mod marker;
 pub mod measure;
 pub mod module_build;
+pub mod plan;
 pub mod preflight;
 pub mod process;
 pub mod progress;
-pub mod setup2;
 pub mod spin;
+pub mod state;
 pub mod stats;
 pub mod stress;
 pub mod summary;
+pub mod symbols;
 pub mod tools;

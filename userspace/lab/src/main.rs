@@ -6,7 +6,8 @@
 
 use anyhow::Result;
 use blkrelay_lab::{
-    cli, demo, guest_tests, kernel, measure, module_build, preflight, progress, stress,
+    cli, demo, guest_tests, hotpath, insns, kernel, measure, module_build, preflight, progress,
+    stress,
 };
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -31,6 +32,10 @@ enum Command {
     Boot(cli::boot::Args),
     /// Counts what the states of the tracers cost on the workloads.
     Measure(measure::Args),
+    /// Counts what an event costs, without a reader, beside blktrace, ftrace and the least there can be.
+    Hotpath(hotpath::Args),
+    /// Counts which instructions a tracer adds to an I/O: loads, stores, cache lines, and the dear ones.
+    Insns(insns::Args),
     /// Traces a real workload in a test kernel and says what tracing costs.
     Demo(demo::Args),
     /// Runs the tests that need a guest.
@@ -47,6 +52,8 @@ fn main() -> ExitCode {
         Command::Module(args) => module_build::run(&args),
         Command::Boot(args) => cli::boot::run(&args),
         Command::Measure(args) => measure::run(&args),
+        Command::Hotpath(args) => hotpath::run(&args),
+        Command::Insns(args) => insns::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Test(args) => guest_tests::run(&args),
         Command::Stress(args) => stress::run(&args),

@@ -12,12 +12,12 @@
 use crate::boot::{self, Mode, Outcome, Spec};
 use crate::initramfs::{self, Builder, Image};
 use crate::kernel::{self, Flavor, Kernel};
+use crate::plan::{plan, Boot};
+use crate::state::{State, Workload};
 use crate::stats::{self, Estimate};
 use crate::summary::{self, MadeFrom, Row, Summary};
 use crate::{module_build, progress};
 use anyhow::{bail, ensure, Context, Result};
-use rand_pcg::rand_core::{RngCore, SeedableRng};
-use rand_pcg::Pcg64Mcg;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,113 +25,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-
-/// A state of the tracers; see qemu/workloads/states.sh.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
-pub enum State {
-    /// The module is not loaded: the baseline.
-    None,
-    /// Loaded, not started.
-    Off,
-    /// Recording, the reader writing to tmpfs.
-    On,
-    /// A flight recorder that nothing triggers: no reader.
-    Overwrite,
-    /// The same with a filter that everything passes.
-    Filter,
-    /// The same with its triggers armed, an error and a second's latency.
-    Slower,
-    /// The kernel's blktrace instead, its reader writing to tmpfs.
-    Blktrace,
-}
-
-impl State {
-    /// The name in summaries and for the guest.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Off => "off",
-            Self::On => "on",
-            Self::Overwrite => "overwrite",
-            Self::Filter => "filter",
-            Self::Slower => "slower",
-            Self::Blktrace => "blktrace",
-        }
-    }
-
-    fn records(self) -> bool {
-        !matches!(self, Self::None | Self::Off)
-    }
-
-    /// Whether somebody reads what is recorded.
-    fn is_read(self) -> bool {
-        matches!(self, Self::On | Self::Blktrace)
-    }
-}
-
-/// A workload for count mode; see qemu/workloads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
-pub enum Workload {
-    /// 4 KiB O_DIRECT reads.
-    Read4k,
-    /// Ten volumes in parallel: mkfs.ext3, mount, unmount.
-    Mkfs10,
-}
-
-impl Workload {
-    /// The name in summaries.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Read4k => "read4k",
-            Self::Mkfs10 => "mkfs10",
-        }
-    }
-
-    fn script(self) -> &'static str {
-        match self {
-            Self::Read4k => include_str!("../../../qemu/workloads/read4k.sh"),
-            Self::Mkfs10 => include_str!("../../../qemu/workloads/mkfs10.sh"),
-        }
-    }
-
-    fn paired(self) -> bool {
-        self == Self::Read4k
-    }
-
-    /// Size in bytes and number of sub-buffers that both tracers get: so that the window fills many.
-    fn buffers(self) -> (u64, u64) {
-        match self {
-            Self::Read4k => (256 << 10, 8),
-            // Some ten thousand events in all: small sub-buffers let the readers work meanwhile.
-            Self::Mkfs10 => (16 << 10, 16),
-        }
-    }
-
-    fn devices(self) -> u64 {
-        match self {
-            Self::Read4k => 1,
-            Self::Mkfs10 => 10,
-        }
-    }
-
-    /// Sub-buffers that the reader must consume in a window for it to stand for a running trace.
-    fn consumed_at_least(self) -> u64 {
-        match self {
-            Self::Read4k => 16,
-            Self::Mkfs10 => 0,
-        }
-    }
-
-    /// Boots of a state: declared here, before any run. The states that are measured against a bar of
-    /// half an instruction get more.
-    pub fn boots(self, state: State) -> usize {
-        match (self, state) {
-            (Self::Read4k, State::None | State::Off) => 16,
-            (Self::Read4k, _) => 8,
-            (Self::Mkfs10, _) => 10,
-        }
-    }
-}
 
 /// Largest |median added per I/O| at which `off` on read4k counts as free, in instructions.
 pub const OFF_MARGIN_PER_IO: f64 = 0.5;
@@ -141,40 +34,6 @@ pub const MARGIN_PERCENT: f64 = 0.1;
 const JOB: &str = include_str!("../../../qemu/workloads/measure.sh");
 const STATES: &str = include_str!("../../../qemu/workloads/states.sh");
 
-/// What a boot draws so that chance in the layout of memory and time is averaged over instead of being
-/// taken for an effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Perturbation {
-    /// Bytes added to the kernel's command line.
-    pad: usize,
-    /// Processes forked before the workload.
-    forks: u64,
-    /// Guest memory in MiB.
-    memory_mib: u32,
-    /// Seed of the guest's random numbers.
-    seed: u64,
-}
-
-impl Perturbation {
-    /// The one declared population: 0 to 199 bytes, 0 to 39 forks, 1024 to 1087 MiB, any seed.
-    fn draw(stream: &str) -> Self {
-        let mut rng = rng(stream);
-        Self {
-            pad: (rng.next_u64() % 200) as usize,
-            forks: rng.next_u64() % 40,
-            memory_mib: 1024 + (rng.next_u64() % 64) as u32,
-            seed: rng.next_u64() >> 33,
-        }
-    }
-}
-
-/// A generator for one purpose: streams of different names are unrelated.
-fn rng(stream: &str) -> Pcg64Mcg {
-    let mut seed = [0; 16];
-    seed.copy_from_slice(&Sha256::digest(stream)[..16]);
-    Pcg64Mcg::from_seed(seed)
-}
-
 /// What the boots are made of.
 #[derive(Debug)]
 pub struct Setup {
@@ -182,6 +41,8 @@ pub struct Setup {
     pub kernel: Kernel,
     /// blkrelay.ko for it.
     pub module: PathBuf,
+    /// The lab's own modules (qemu/tests/floor), for the states that need them.
+    pub lab_modules: Vec<PathBuf>,
     /// The static reader.
     pub reader: PathBuf,
     /// Where boots leave their consoles.
@@ -203,6 +64,7 @@ impl Setup {
         Ok(Self {
             kernel,
             module,
+            lab_modules: Vec::new(),
             reader: reader()?,
             dir: dir.to_owned(),
             jobs: jobs(),
@@ -247,18 +109,27 @@ pub struct Sample {
     pub ticks: u64,
     /// I/Os in the window.
     pub ios: u64,
-    /// Events recorded in the window.
+    /// Events recorded in the window, or not recorded by the probes that were called for them.
     pub events: f64,
+    /// Events recorded from start to stop.
+    pub traced: u64,
     /// Events lost, from start to stop.
     pub lost: u64,
     /// Bytes that the reader wrote in the window, at least.
     pub written: u64,
     /// Bytes that it wrote after the window, at most.
     pub left: u64,
+    /// Bytes of the finished trace, 0 without a reader.
+    pub bytes: u64,
 }
 
 impl Sample {
-    fn of(outcome: &Outcome, workload: Workload, state: State) -> Result<Self> {
+    /// What a boot of this arm has printed.
+    ///
+    /// # Errors
+    ///
+    /// When the job failed, something is missing, or the window was idle.
+    pub fn of(outcome: &Outcome, workload: Workload, state: State) -> Result<Self> {
         ensure!(
             outcome.exit == 0,
             "the job ended with {}: see {}",
@@ -280,7 +151,7 @@ impl Sample {
                     )
                 })
         };
-        let window = find("window", Some(workload.name()))?;
+        let window = find("window", Some(workload.window()))?;
         let traced_ios: u64 = find("traced_ios", None)?.number("traced_ios")?;
         ensure!(
             window.number::<u64>("idle")? == 0,
@@ -295,18 +166,34 @@ impl Sample {
             ticks: window.number("ticks")?,
             ios,
             events: 0.0,
+            traced: 0,
             lost: 0,
             written: window.number("written")?,
             left: 0,
+            bytes: 0,
         };
         if state.records() {
             let tracer = find("tracer", None)?;
             // The tracer counts from start to stop; the workload's I/Os are alike, in the window and out.
             let part = ios as f64 / traced_ios as f64;
-            sample.events = tracer.number::<f64>("events")? * part;
+            let events: u64 = tracer.number("events")?;
+            sample.events = events as f64 * part;
+            sample.traced = events;
             sample.lost = tracer.number("lost")?;
+            sample.bytes = tracer.number("bytes")?;
+            if let Some(each) = workload.events_per_io() {
+                let each = if state == State::Span { 1 } else { each };
+                let all = events + sample.lost;
+                ensure!(
+                    all == traced_ios * each,
+                    "{all} events of {traced_ios} I/Os: want {each} of each"
+                );
+            }
+        } else if state.calls_only() {
+            let events = workload.events_per_io().context("events of an I/O")?;
+            sample.events = (ios * events) as f64;
         }
-        if state.is_read() {
+        if workload.is_read(state) {
             let tracer = find("tracer", None)?;
             // blktrace maps and locks its files ahead in pieces of a buffer's size: so much of what they
             // occupy may not be written yet, and is not there in the end.
@@ -322,55 +209,6 @@ impl Sample {
     }
 }
 
-/// One boot to be made.
-#[derive(Debug, Clone)]
-struct Boot {
-    workload: Workload,
-    state: State,
-    index: usize,
-    perturbation: Perturbation,
-}
-
-/// The boots of a run, in the order in which they are made: rounds of one boot for each arm, each
-/// round shuffled, so that whatever the host does meets all arms alike. No more than `most` of an arm.
-fn plan(workloads: &[Workload], states: &[State], seed: u64, most: usize) -> Vec<Boot> {
-    let mut boots = Vec::new();
-    for &workload in workloads {
-        let mut states = states.to_vec();
-        if !states.contains(&State::None) {
-            states.push(State::None);
-        }
-        states.sort_unstable();
-        states.dedup();
-        let boots_of = |s: State| workload.boots(s).min(most);
-        let rounds = states.iter().map(|s| boots_of(*s)).max().unwrap_or(0);
-        for index in 0..rounds {
-            let mut round: Vec<Boot> = states
-                .iter()
-                .filter(|s| index < boots_of(**s))
-                .map(|&state| {
-                    let mut stream = format!("{seed} {} {index}", workload.name());
-                    if !workload.paired() {
-                        stream += state.name();
-                    }
-                    Boot {
-                        workload,
-                        state,
-                        index,
-                        perturbation: Perturbation::draw(&stream),
-                    }
-                })
-                .collect();
-            let mut rng = rng(&format!("{seed} {} order {index}", workload.name()));
-            for i in (1..round.len()).rev() {
-                round.swap(i, (rng.next_u64() % (i as u64 + 1)) as usize);
-            }
-            boots.append(&mut round);
-        }
-    }
-    boots
-}
-
 /// The guest for a workload, but for the file that says the state.
 fn guest(setup: &Setup, workload: Workload) -> Result<Builder> {
     let mut b = Builder::guest()?;
@@ -379,18 +217,13 @@ fn guest(setup: &Setup, workload: Workload) -> Result<Builder> {
     b.copy(&setup.reader, "/lab/blkrelay")?;
     b.copy(&setup.module, "/lab/blkrelay.ko")?;
     b.file("/lab/workload.sh", 0o644, workload.script().as_bytes())?;
+    for module in &setup.lab_modules {
+        let name = module.file_name().unwrap_or_default().to_string_lossy();
+        b.copy(module, &format!("/lab/{name}"))?;
+    }
     b.file("/lab/states.sh", 0o644, STATES.as_bytes())?;
     b.job(JOB)?;
     Ok(b)
-}
-
-/// The text of /lab/arm: as long for one state as for another.
-fn arm(workload: Workload, state: State) -> String {
-    let (size, count) = workload.buffers();
-    format!(
-        "STATE={:<10}\nSUBBUF_SIZE={size}\nSUBBUFS={count}\n",
-        state.name()
-    )
 }
 
 /// Samples of all boots of each arm, in order of their index.
@@ -399,12 +232,17 @@ pub type Samples = BTreeMap<(Workload, State), Vec<Sample>>;
 /// The initramfs of each arm.
 pub type Images = BTreeMap<(Workload, State), Image>;
 
-fn one(setup: &Setup, images: &Images, b: &Boot) -> Result<Sample> {
+/// The initramfs of an arm.
+fn image(setup: &Setup, b: &Boot) -> Result<Image> {
+    let mut builder = guest(setup, b.workload)?;
+    builder.file("/lab/arm", 0o644, b.workload.arm(b.state).as_bytes())?;
+    let name = format!("{}-{}.cpio", b.workload.name(), b.state.name());
+    builder.write(&setup.dir.join(name))
+}
+
+fn spec(setup: &Setup, image: &Image, b: &Boot) -> Spec {
     let name = format!("{}-{}-{}", b.workload.name(), b.state.name(), b.index);
-    let dir = setup.dir.join("boots").join(&name);
-    let image = images
-        .get(&(b.workload, b.state))
-        .context("no initramfs for this arm")?;
+    let dir = setup.dir.join("boots").join(name);
     let mut spec = Spec::new(&setup.kernel.image, &image.path, Mode::Count, &dir);
     spec.memory_mib = b.perturbation.memory_mib;
     spec.seed = b.perturbation.seed;
@@ -415,13 +253,32 @@ fn one(setup: &Setup, images: &Images, b: &Boot) -> Result<Sample> {
         format!("LAB_FORKS={}", b.perturbation.forks),
         format!("LAB_PAD={}", "x".repeat(b.perturbation.pad)),
     ];
-    let outcome = boot::run(&spec)?;
-    Sample::of(&outcome, b.workload, b.state)
-        .with_context(|| format!("boot {name}: {}", outcome.console.display()))
+    spec
 }
 
-/// Makes all boots, no more than `most` of an arm; `seed` decides their perturbations and order. States
-/// that are measured are compared with [`State::None`], whose boots are made as well.
+/// The first boot of a state that [`collect`] would make with this seed, for somebody else to make.
+///
+/// # Errors
+///
+/// When its initramfs cannot be written.
+pub fn first(setup: &Setup, workload: Workload, state: State, seed: u64) -> Result<Spec> {
+    fs::create_dir_all(&setup.dir).with_context(|| setup.dir.display().to_string())?;
+    let boots = plan(&[workload], &[state], seed, 1);
+    let b = boots.iter().find(|b| b.state == state).context("no boot")?;
+    Ok(spec(setup, &image(setup, b)?, b))
+}
+
+fn one(setup: &Setup, images: &Images, b: &Boot) -> Result<Sample> {
+    let image = images
+        .get(&(b.workload, b.state))
+        .context("no initramfs for this arm")?;
+    let outcome = boot::run(&spec(setup, image, b))?;
+    Sample::of(&outcome, b.workload, b.state)
+        .with_context(|| format!("boot {}", outcome.console.display()))
+}
+
+/// Makes all boots, no more than `most` of an arm; `seed` decides their perturbations and order. The boots
+/// of what the states are compared with are made as well.
 ///
 /// # Errors
 ///
@@ -433,16 +290,21 @@ pub fn collect(
     seed: u64,
     most: usize,
 ) -> Result<(Samples, Images)> {
+    count(setup, &plan(workloads, states, seed, most))
+}
+
+/// Makes these boots.
+///
+/// # Errors
+///
+/// As for [`collect`].
+pub fn count(setup: &Setup, boots: &[Boot]) -> Result<(Samples, Images)> {
     fs::create_dir_all(&setup.dir).with_context(|| setup.dir.display().to_string())?;
-    let boots = plan(workloads, states, seed, most);
     let mut images = BTreeMap::new();
-    for b in &boots {
+    for b in boots {
         let key = (b.workload, b.state);
         if let std::collections::btree_map::Entry::Vacant(entry) = images.entry(key) {
-            let mut builder = guest(setup, b.workload)?;
-            builder.file("/lab/arm", 0o644, arm(b.workload, b.state).as_bytes())?;
-            let name = format!("{}-{}.cpio", b.workload.name(), b.state.name());
-            entry.insert(builder.write(&setup.dir.join(name))?);
+            entry.insert(image(setup, b)?);
         }
     }
 
@@ -513,37 +375,62 @@ pub fn measure(
     seed: u64,
 ) -> Result<Summary> {
     let (samples, images) = collect(setup, workloads, states, seed, usize::MAX)?;
-    let qemu = initramfs::find_program("qemu-system-x86_64", "qemu-system-x86")?;
-    let compiler = format!("{}; {}", setup.kernel.cc, setup.kernel.rustc);
     let mut rows = Vec::new();
     for &workload in workloads {
-        let none = images
-            .get(&(workload, State::None))
-            .context("no initramfs of the baseline")?;
-        let scripts = [JOB, STATES, workload.script()].concat();
-        let made_from = MadeFrom {
-            workload_sha256: initramfs::hex(&Sha256::digest(scripts)),
-            initramfs_sha256: none.sha256.clone(),
-            kernel_config_sha256: setup.kernel.config_sha256.clone(),
-            kernel_sha256: initramfs::sha256_file(&setup.kernel.image)?,
-            module_sha256: initramfs::sha256_file(&setup.module)?,
-            compiler_sha256: initramfs::hex(&Sha256::digest(&compiler)),
-            compiler: compiler.clone(),
-            qemu_sha256: initramfs::sha256_file(&qemu)?,
-            qemu: boot::qemu_version()?,
+        let again = |state: State| {
+            format!(
+                "measure --workload {} --state {} --seed {seed}",
+                workload.name(),
+                state.name()
+            )
         };
-        for &state in states.iter().filter(|s| **s != State::None) {
-            rows.push(row(&samples, workload, state, seed, &made_from)?);
-        }
+        rows.append(&mut self::rows(setup, &samples, &images, workload, &again)?);
     }
     Ok(Summary::new(rows))
+}
+
+/// The rows of a workload: of each state that is not another one's baseline. `again` gives the arguments that
+/// measure a state again.
+///
+/// # Errors
+///
+/// When a reader did not keep up or the window was too short for it.
+pub fn rows(
+    setup: &Setup,
+    samples: &Samples,
+    images: &Images,
+    workload: Workload,
+    again: &dyn Fn(State) -> String,
+) -> Result<Vec<Row>> {
+    let qemu = initramfs::find_program("qemu-system-x86_64", "qemu-system-x86")?;
+    let compiler = format!("{}; {}", setup.kernel.cc, setup.kernel.rustc);
+    let none = images
+        .get(&(workload, State::None))
+        .context("no initramfs of the baseline")?;
+    let scripts = [JOB, STATES, workload.script()].concat();
+    let made_from = MadeFrom {
+        workload_sha256: initramfs::hex(&Sha256::digest(scripts)),
+        initramfs_sha256: none.sha256.clone(),
+        kernel_config_sha256: setup.kernel.config_sha256.clone(),
+        kernel_sha256: initramfs::sha256_file(&setup.kernel.image)?,
+        module_sha256: initramfs::sha256_file(&setup.module)?,
+        compiler_sha256: initramfs::hex(&Sha256::digest(&compiler)),
+        compiler,
+        qemu_sha256: initramfs::sha256_file(&qemu)?,
+        qemu: boot::qemu_version()?,
+    };
+    samples
+        .keys()
+        .filter(|(w, state)| *w == workload && !state.is_baseline())
+        .map(|(_, state)| row(samples, workload, *state, &again(*state), &made_from))
+        .collect()
 }
 
 fn row(
     samples: &Samples,
     workload: Workload,
     state: State,
-    seed: u64,
+    again: &str,
     made_from: &MadeFrom,
 ) -> Result<Row> {
     let arm = |s| {
@@ -552,7 +439,7 @@ fn row(
             .with_context(|| format!("no boot of {} in state {}", workload.name(), State::name(s)))
     };
     let with = arm(state)?;
-    let mut without = &arm(State::None)?[..];
+    let mut without = &arm(state.baseline())?[..];
     if workload.paired() {
         // A state with fewer boots uses the first pairs.
         without = &without[..with.len().min(without.len())];
@@ -580,7 +467,7 @@ fn row(
     let consumed = with.iter().map(|s| s.written / subbuf_size).min();
     let drained = with.iter().map(|s| s.left).max();
     let records = state.records();
-    if state.is_read() {
+    if workload.is_read(state) {
         let least = workload.consumed_at_least();
         let got = consumed.unwrap_or(0);
         ensure!(
@@ -593,7 +480,7 @@ fn row(
     let per_io = added.per(ios);
     Ok(Row {
         state: state.name().into(),
-        baseline: State::None.name().into(),
+        baseline: state.baseline().name().into(),
         workload: workload.name().into(),
         mode: Mode::Count.name().into(),
         unit: "guest instructions".into(),
@@ -602,29 +489,24 @@ fn row(
         delta_percent,
         per_io: Some(per_io),
         per_io_median,
-        per_event: (records && events > 0.0).then(|| added.per(events)),
+        per_event: (events > 0.0).then(|| added.per(events)),
         ios: ios.round() as u64,
         events: events.round() as u64,
         lost,
         subbuf_size: records.then_some(subbuf_size),
-        subbufs_consumed: consumed.filter(|_| state.is_read()),
+        subbufs_consumed: consumed.filter(|_| workload.is_read(state)),
         subbufs_drained: drained
-            .filter(|_| state.is_read())
+            .filter(|_| workload.is_read(state))
             .map(|d| d as f64 / subbuf_size as f64),
         boots: all.len(),
         distinct: stats::distinct(&all),
         paired: workload.paired(),
         verdict: verdict(
             delta_percent,
-            per_io_median.filter(|_| state == State::Off),
+            per_io_median.filter(|_| state.is_free()),
             lost,
         ),
-        reproduce: format!(
-            "{} measure --workload {} --state {} --seed {seed}",
-            program(),
-            workload.name(),
-            state.name()
-        ),
+        reproduce: format!("{} {again}", program()),
         made_from: made_from.clone(),
     })
 }
@@ -687,6 +569,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut states = args.state.clone();
     if states.is_empty() {
         states = vec![State::Off, State::On, State::Blktrace];
+    }
+    for workload in &workloads {
+        if let Some(state) = states.iter().find(|s| !workload.takes(**s)) {
+            bail!(
+                "--state {} is not for --workload {}: see hotpath",
+                state.name(),
+                workload.name()
+            );
+        }
     }
     let summary = measure(&setup, &workloads, &states, args.seed)?;
     let path = args.dir.join("summary.json");
@@ -803,7 +694,7 @@ mod tests {
         }
     }
 
-    const TRACER: &str = "@result tracer=blktrace events=500 lost=2 bytes=3000000";
+    const TRACER: &str = "@result tracer=blktrace events=495 lost=5 bytes=3000000";
 
     #[test]
     fn a_sample_is_what_the_guest_printed() {
@@ -814,7 +705,7 @@ mod tests {
         // Of 125 I/Os that were traced 100 are the window's.
         assert_eq!(
             (on.ticks, on.ios, on.events, on.lost),
-            (1000, 100, 400.0, 2)
+            (1000, 100, 396.0, 5)
         );
         assert_eq!((on.written, on.left), (2_500_000, 100_000));
         // blktrace may be 8 buffers of 256 KiB ahead of itself: 2097152 bytes.
@@ -829,8 +720,10 @@ mod tests {
         let of = |lines: &[&str]| Sample::of(&outcome(lines), Workload::Read4k, State::On);
         let window = "@result window=read4k ticks=9 idle=0 written=0 occupied=0 ios=100";
         let idle = window.replace("idle=0", "idle=1");
-        let ios = "@result traced_ios=100";
+        let ios = "@result traced_ios=125";
         assert!(of(&[window, ios, TRACER]).is_ok());
+        // 500 events are of 125 I/Os.
+        assert!(of(&[window, "@result traced_ios=126", TRACER]).is_err());
         assert!(of(&[&idle, ios, TRACER]).is_err());
         assert!(of(&[window, TRACER]).is_err());
         assert!(of(&[window, ios]).is_err());
@@ -842,60 +735,6 @@ mod tests {
         assert!(Sample::of(&failed, Workload::Read4k, State::On).is_err());
     }
 
-    #[test]
-    fn arms_have_one_length() {
-        for workload in [Workload::Read4k, Workload::Mkfs10] {
-            let n = arm(workload, State::None).len();
-            for state in [State::Off, State::On, State::Blktrace] {
-                assert_eq!(arm(workload, state).len(), n);
-            }
-        }
-    }
-
-    #[test]
-    fn pairs_share_a_perturbation_and_others_do_not() {
-        let states = [State::Off, State::On];
-        let boots = plan(
-            &[Workload::Read4k, Workload::Mkfs10],
-            &states,
-            1,
-            usize::MAX,
-        );
-        let find = |w, s, i| {
-            let mut b = boots.iter();
-            b.find(|b: &&Boot| (b.workload, b.state, b.index) == (w, s, i))
-                .map(|b| b.perturbation)
-        };
-        for i in 0..8 {
-            let none = find(Workload::Read4k, State::None, i);
-            assert!(none.is_some());
-            assert_eq!(none, find(Workload::Read4k, State::Off, i));
-            assert_eq!(none, find(Workload::Read4k, State::On, i));
-            assert_ne!(
-                find(Workload::Mkfs10, State::None, i),
-                find(Workload::Mkfs10, State::On, i)
-            );
-        }
-        assert_ne!(
-            find(Workload::Read4k, State::None, 0),
-            find(Workload::Read4k, State::None, 1)
-        );
-        assert_eq!(find(Workload::Read4k, State::On, 8), None);
-        assert_eq!(boots.len(), 16 + 16 + 8 + 3 * 10);
-    }
-
-    #[test]
-    fn a_seed_decides_everything() {
-        let order = |seed| -> Vec<_> {
-            plan(&[Workload::Mkfs10], &[State::Off, State::Blktrace], seed, 9)
-                .into_iter()
-                .map(|b| (b.state, b.index, b.perturbation.pad))
-                .collect()
-        };
-        assert_eq!(order(5), order(5));
-        assert_ne!(order(5), order(6));
-    }
-
     /// A row from counts that can be worked out by hand: on adds 10 % and 100 instructions to each of
     /// 1000 I/Os, four events each.
     #[test]
@@ -904,9 +743,11 @@ mod tests {
             ticks,
             ios: 1000,
             events,
+            traced: events as u64,
             lost: 0,
             written: 20 * 262_144,
             left: 131_072,
+            bytes: 0,
         };
         let samples = Samples::from([
             (
@@ -933,7 +774,7 @@ mod tests {
             qemu_sha256: String::new(),
             qemu: String::new(),
         };
-        let r = row(&samples, Workload::Read4k, State::On, 1, &made_from).unwrap();
+        let r = row(&samples, Workload::Read4k, State::On, "measure", &made_from).unwrap();
         assert_eq!(r.boots, 4);
         assert_eq!(r.distinct, 4);
         assert_eq!(r.per_io.map(|e| e.estimate), Some(100.0));

@@ -38,8 +38,6 @@ pub fn checkout() -> Result<PathBuf> {
 pub fn build(kdir: &Path, flavor: Option<Flavor>, clippy: bool) -> Result<PathBuf> {
     let tree = preflight::check_tree(kdir)?;
     let mut name = tree.release.clone();
-    let tools = toolchain(tree)?;
-    let root = checkout()?;
     if let Some(flavor) = flavor {
         name = format!("{name}-{}", flavor.name());
     }
@@ -47,25 +45,54 @@ pub fn build(kdir: &Path, flavor: Option<Flavor>, clippy: bool) -> Result<PathBu
         // Its objects are no module: keep them apart.
         name += "-clippy";
     }
-    let out = root.join("out/module").join(&name);
+    let more: &[&str] = if clippy {
+        &["CLIPPY=1", "KRUSTFLAGS=-Dwarnings", "W=1"]
+    } else {
+        &[]
+    };
+    let module = built(kdir, tree, &checkout()?, &name, "blkrelay.ko", more)?;
+    if flavor.is_some() && !clippy {
+        cannot_panic(&module)?;
+    }
+    Ok(module)
+}
+
+/// Builds the modules of qemu/tests/floor for one of the lab's own kernels, into
+/// `out/module/RELEASE-FLAVOR-floor` of the checkout, and returns the paths of floor.ko and otherclock.ko.
+///
+/// # Errors
+///
+/// As for [`build`].
+pub fn floor(kdir: &Path, flavor: Flavor) -> Result<Vec<PathBuf>> {
+    let tree = preflight::check_tree(kdir)?;
+    let name = format!("{}-{}-floor", tree.release, flavor.name());
+    let source = checkout()?.join("qemu/tests/floor");
+    let floor = built(kdir, tree, &source, &name, "floor.ko", &["W=1"])?;
+    let otherclock = floor.with_file_name("otherclock.ko");
+    Ok(vec![floor, otherclock])
+}
+
+/// Builds the module `file` from `source` into `out/module/NAME` of the checkout.
+fn built(
+    kdir: &Path,
+    tree: preflight::Tree,
+    source: &Path,
+    name: &str,
+    file: &str,
+    more: &[&str],
+) -> Result<PathBuf> {
+    let tools = toolchain(tree)?;
+    let out = checkout()?.join("out/module").join(name);
     fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
     let lock = File::create(out.join(".lock")).with_context(|| out.display().to_string())?;
     let _lock = Flock::lock(lock, FlockArg::LockExclusive)
         .map_err(|(_, e)| e)
         .with_context(|| out.display().to_string())?;
     fresh_for(&out, kdir, &tools)?;
-    let more: &[&str] = if clippy {
-        &["CLIPPY=1", "KRUSTFLAGS=-Dwarnings", "W=1"]
-    } else {
-        &[]
-    };
-    make(&tools, kdir, &root, &out, more)?;
-    let module = out.join("blkrelay.ko");
+    make(&tools, kdir, source, &out, more)?;
+    let module = out.join(file);
     if !module.is_file() {
-        bail!("{}: the build left no blkrelay.ko", out.display());
-    }
-    if flavor.is_some() && !clippy {
-        cannot_panic(&module)?;
+        bail!("{}: the build left no {file}", out.display());
     }
     Ok(module)
 }

@@ -134,7 +134,7 @@ impl Summary {
 
 /// `+12.3 [12.1, 12.5]`, or without the brackets where there is no interval. An interval narrower than
 /// the digits gets more of them.
-fn with_interval(e: Estimate, digits: usize) -> String {
+pub fn with_interval(e: Estimate, digits: usize) -> String {
     let narrow = !e.exact() && e.high - e.low < 0.2 && digits < 2;
     let digits = if narrow { 2 } else { digits };
     let exact = e.exact();

@@ -3,7 +3,7 @@
 
 use anyhow::{bail, Context, Result};
 use blkrelay_lab::clock::Clock;
-use blkrelay_lab::{agent, compare, fault, fuzz, setup2, spin};
+use blkrelay_lab::{agent, blktrace, compare, fault, floor, fuzz, spin};
 use blkrelay_trace::{Dev, Item};
 use clap::{Parser, Subcommand};
 use nix::unistd::{setgid, setuid};
@@ -74,12 +74,12 @@ enum Command {
         /// Letters that must occur
         #[arg(long, default_value = blkrelay_lab::compare::LETTERS)]
         want: String,
-        /// blktrace's files are those of setup2
+        /// blktrace's files are those of its newer setup ioctl
         #[arg(long)]
         setup2: bool,
     },
-    /// Traces a command's I/O by the kernel's blktrace through its newer setup ioctl.
-    Setup2(setup2::Setup2),
+    /// Traces a command's I/O by the kernel's blktrace; nobody reads before the end.
+    Blktrace(blktrace::Args),
     /// Does one system call in which the NTH allocation fails; prints "hit" or "missed", and "ok" or the
     /// error.
     FailNth(fault::FailNth),
@@ -101,6 +101,13 @@ enum Command {
         /// The devices
         #[arg(required = true)]
         devices: Vec<PathBuf>,
+    },
+    /// Demands that the floor has written the records that a trace holds.
+    Same {
+        trace: PathBuf,
+        /// The floor's buffers
+        #[arg(required = true)]
+        floor: Vec<PathBuf>,
     },
     /// Prints what each CPU recorded in each configuration epoch: CPU EPOCH EVENTS, then the devices and the
     /// operations.
@@ -175,7 +182,7 @@ fn run(command: Command) -> Result<ExitCode> {
             let verdict = compare::tracers(&trace, &blktrace, &ftrace, &disks, &want, setup2)?;
             println!("{verdict}");
         }
-        Command::Setup2(args) => return setup2::run(&args),
+        Command::Blktrace(args) => return blktrace::run(&args),
         Command::FailNth(args) => println!("{}", fault::fail_nth(&args)?),
         Command::Fuzz(args) => fuzz::fuzz(&args)?,
         Command::Spin(args) => return spin::spin(&args),
@@ -195,6 +202,9 @@ fn run(command: Command) -> Result<ExitCode> {
                 numbers.push(agent::device(path)?);
             }
             println!("{} events", spin::once(&trace, &numbers, count, others)?);
+        }
+        Command::Same { trace, floor } => {
+            println!("{} records", floor::same(&trace, &floor)?);
         }
         Command::Epochs { trace } => epochs(&trace)?,
         Command::Disks { trace } => disks(&trace)?,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The newer half of the kernel's blktrace, which Debian's blktrace does not use: `BLKTRACESETUP2` with its
-//! 64-byte records. Definitions: include/uapi/linux/blktrace_api.h and fs.h of Linux 7.3.
+//! The kernel's blktrace without its program: nobody reads while the trace runs. Through the classic setup
+//! ioctl, as Debian's blktrace has it, or through `BLKTRACESETUP2` with its 64-byte records, which that one does
+//! not use. Definitions: include/uapi/linux/blktrace_api.h and fs.h of Linux 7.3.
 
 use anyhow::{bail, ensure, Context, Result};
 use std::fs::{self, File};
@@ -8,10 +9,23 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+/// `struct blk_user_trace_setup`
+#[repr(C)]
+#[derive(Default)]
+struct Classic {
+    name: [u8; 32],
+    act_mask: u16,
+    buf_size: u32,
+    buf_nr: u32,
+    start_lba: u64,
+    end_lba: u64,
+    pid: u32,
+}
+
 /// `struct blk_user_trace_setup2`
 #[repr(C)]
 #[derive(Default)]
-struct Setup {
+struct Newer {
     name: [[u8; 32]; 2],
     act_mask: u64,
     buf_size: u32,
@@ -24,8 +38,12 @@ struct Setup {
 }
 
 nix::ioctl_readwrite!(
+    /// `BLKTRACESETUP`
+    setup, 0x12, 115, Classic
+);
+nix::ioctl_readwrite!(
     /// `BLKTRACESETUP2`
-    setup, 0x12, 142, Setup
+    setup2, 0x12, 142, Newer
 );
 nix::ioctl_none!(
     /// `BLKTRACESTART`
@@ -40,9 +58,9 @@ nix::ioctl_none!(
     teardown, 0x12, 118
 );
 
-/// Arguments of `setup2`.
+/// Arguments of `blktrace`.
 #[derive(Debug, clap::Args)]
-pub struct Setup2 {
+pub struct Args {
     /// The disk
     #[arg(long)]
     dev: PathBuf,
@@ -55,6 +73,9 @@ pub struct Setup2 {
     /// Sub-buffers of each CPU: nobody reads before the end
     #[arg(long, default_value_t = 16)]
     buf_nr: u32,
+    /// Set up by the newer ioctl
+    #[arg(long)]
+    setup2: bool,
     /// Traced while it runs; its exit status is ours
     #[arg(required = true, trailing_var_arg = true)]
     command: Vec<String>,
@@ -71,23 +92,40 @@ impl Drop for Trace {
     }
 }
 
-/// Traces a command's I/O on one disk through `BLKTRACESETUP2`.
+/// Sets up a trace of everything; returns the name that the kernel gives it.
+fn set_up(fd: i32, args: &Args) -> nix::Result<Vec<u8>> {
+    if args.setup2 {
+        let mut what = Newer {
+            act_mask: u64::MAX,
+            buf_size: args.buf_size,
+            buf_nr: args.buf_nr,
+            ..Newer::default()
+        };
+        // SAFETY: the struct is the kernel's, and lives for as long as the call.
+        unsafe { setup2(fd, &mut what) }?;
+        return Ok(what.name.concat());
+    }
+    let mut what = Classic {
+        act_mask: u16::MAX,
+        buf_size: args.buf_size,
+        buf_nr: args.buf_nr,
+        ..Classic::default()
+    };
+    // SAFETY: as above.
+    unsafe { setup(fd, &mut what) }?;
+    Ok(what.name.to_vec())
+}
+
+/// Traces a command's I/O on one disk.
 ///
 /// # Errors
 ///
 /// When the kernel refuses, drops an event, or a file cannot be read or written.
-pub fn run(args: &Setup2) -> Result<ExitCode> {
+pub fn run(args: &Args) -> Result<ExitCode> {
     let shown = args.dev.display().to_string();
     let trace = Trace(File::open(&args.dev).with_context(|| shown.clone())?);
     let fd = trace.0.as_raw_fd();
-    let mut what = Setup {
-        act_mask: u64::MAX,
-        buf_size: args.buf_size,
-        buf_nr: args.buf_nr,
-        ..Setup::default()
-    };
-    // SAFETY: the struct is the kernel's, and lives for as long as the call.
-    unsafe { setup(fd, &mut what) }.with_context(|| format!("{shown}: BLKTRACESETUP2"))?;
+    let name = set_up(fd, args).with_context(|| format!("{shown}: setting up blktrace"))?;
     // SAFETY: an ioctl without an argument on an open disk.
     unsafe { start(fd) }.with_context(|| format!("{shown}: BLKTRACESTART"))?;
     let status = Command::new(&args.command[0])
@@ -96,7 +134,6 @@ pub fn run(args: &Setup2) -> Result<ExitCode> {
         .with_context(|| args.command[0].clone())?;
     // SAFETY: as above.
     unsafe { stop(fd) }.with_context(|| format!("{shown}: BLKTRACESTOP"))?;
-    let name = what.name.concat();
     let name = name.split(|b| *b == 0).next().unwrap_or_default();
     let name = String::from_utf8_lossy(name);
     copy(
