@@ -233,14 +233,22 @@ impl Channel {
     /// Lets readers in, and events. Probes are registered.
     pub(crate) fn run(&self) {
         reader::admit();
-        self.ask(!self.filter.is_bitmap());
+        self.ask(!self.filter.is_map());
         FILTER.open(self.filter.selection());
+    }
+
+    /// Lets no event pass any more: not even by the fast path, once this returns. A probe that has passed
+    /// already still records.
+    pub(crate) fn shut(&self) {
+        FILTER.close();
+        // SAFETY: Called by commands only, which may sleep.
+        unsafe { abi::blkrelay_forget_queues() };
     }
 
     /// Replaces the filter. On each CPU the old one holds for every event up to an instant and the
     /// new one from then on, and there the epoch changes.
     ///
-    /// While both are in use the bitmap lets through what either wants, and each event is put to the
+    /// While both are in use the map of queues lets through what either wants, and each event is put to the
     /// filter of its CPU.
     pub(crate) fn set_filter(&mut self, filter: KBox<FilterSet>) {
         let old = core::mem::replace(&mut self.filter, filter);
@@ -253,9 +261,9 @@ impl Channel {
         self.next_epoch();
 
         FILTER.narrow(self.filter.selection());
-        // One that has passed the wider bitmap still asks.
+        // One that has passed the wider map still asks.
         synchronize_probes();
-        self.ask(!self.filter.is_bitmap());
+        self.ask(!self.filter.is_map());
         // No CPU uses it any more.
         drop(old);
 

@@ -71,7 +71,6 @@ use crate::{
         Operations,
         OPERATIONS, //
     },
-    filter::FILTER,
     flight::{
         self,
         Flight,
@@ -178,7 +177,7 @@ impl Trace {
         if let Some(flight) = self.channel.shared().flight() {
             flight.disarm();
         }
-        FILTER.close();
+        self.channel.shut();
         // Waits for those that were in a probe already.
         self.probes = None;
         self.holder = None;

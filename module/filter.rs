@@ -2,10 +2,11 @@
 
 //! What is recorded.
 //!
-//! Two questions are asked of an event. The first is asked of each: is its queue traced? One bit for
-//! each queue id answers it ([`Filter`]). That bitmap is also the gate: all zero means that no probe
-//! records. So it is before start has registered the last probe, and so stop makes it again before it
-//! unregisters the first.
+//! Two questions are asked of an event. The first is asked of each: is its queue traced? One byte for
+//! each queue id answers it ([`Filter`]): a bit would save memory and cost two instructions more. That map is
+//! also the gate: all zero means that no probe records. So it is before start has registered the last probe,
+//! and so stop makes it again before it unregisters the first. The fast path (`fast.rs`) does not ask it
+//! again for the queue of the event before.
 //!
 //! The second ([`Asked`], and parts of disks) is asked only while there is something to ask, because it
 //! stands behind a static key: of the operation, the place, the size. (The cgroup is asked where the bio
@@ -22,14 +23,12 @@ use super::{
     record, //
 };
 use core::sync::atomic::{
-    AtomicUsize,
+    AtomicU8,
     Ordering, //
 };
 
 /// Queue ids that a record can carry.
 pub(crate) const QUEUES: usize = 1 << 16;
-
-const WORDS: usize = QUEUES / usize::BITS as usize;
 
 /// A set of queue ids, ready to be published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +48,8 @@ pub(crate) struct Place {
     pub(crate) part: Option<(u64, u64)>,
 }
 
-/// A bitmap of queue ids.
-pub(crate) struct Filter([AtomicUsize; WORDS]);
+/// A map of queue ids: not 0 for those that are traced.
+pub(crate) struct Filter([AtomicU8; QUEUES]);
 
 /// The filter that every probe asks. In `.bss`: a closed gate.
 pub(crate) static FILTER: Filter = Filter::closed();
@@ -58,7 +57,7 @@ pub(crate) static FILTER: Filter = Filter::closed();
 impl Filter {
     /// A filter that lets nothing through.
     pub(crate) const fn closed() -> Self {
-        Self([const { AtomicUsize::new(0) }; WORDS])
+        Self([const { AtomicU8::new(0) }; QUEUES])
     }
 
     /// Whether events of this queue are recorded.
@@ -68,29 +67,23 @@ impl Filter {
     /// channel behind it.
     #[inline(always)]
     pub(crate) fn admit(&self, id: i32) -> Option<u16> {
-        let id = id as u32;
-        let word = self.0.get((id / usize::BITS) as usize)?;
+        let traced = self.0.get(id as u32 as usize)?;
 
-        if word.load(Ordering::Acquire) >> (id % usize::BITS) & 1 == 0 {
-            return None;
-        }
-        Some(id as u16)
+        (traced.load(Ordering::Acquire) != 0).then_some(id as u16)
     }
 
     /// Lets the selected queues through, in addition to those that pass already.
     pub(crate) fn open(&self, selection: Selection<'_>) {
         match selection {
             Selection::All => {
-                for word in &self.0 {
-                    word.store(usize::MAX, Ordering::Release);
+                for traced in &self.0 {
+                    traced.store(1, Ordering::Release);
                 }
             }
             Selection::Queues(places) => {
                 for place in places {
-                    let id = u32::from(place.queue);
-
-                    if let Some(word) = self.0.get((id / usize::BITS) as usize) {
-                        word.fetch_or(1 << (id % usize::BITS), Ordering::Release);
+                    if let Some(traced) = self.0.get(usize::from(place.queue)) {
+                        traced.store(1, Ordering::Release);
                     }
                 }
             }
@@ -104,27 +97,19 @@ impl Filter {
             return;
         };
 
-        for (index, word) in self.0.iter().enumerate() {
-            let mut keep = 0;
-
-            if word.load(Ordering::Relaxed) == 0 {
-                continue;
+        for (id, traced) in self.0.iter().enumerate() {
+            if traced.load(Ordering::Relaxed) != 0
+                && !places.iter().any(|place| usize::from(place.queue) == id)
+            {
+                traced.store(0, Ordering::Relaxed);
             }
-            for place in places {
-                let id = u32::from(place.queue);
-
-                if (id / usize::BITS) as usize == index {
-                    keep |= 1usize.wrapping_shl(id % usize::BITS);
-                }
-            }
-            word.fetch_and(keep, Ordering::Relaxed);
         }
     }
 
     /// Lets nothing through. A probe that has passed already still records.
     pub(crate) fn close(&self) {
-        for word in &self.0 {
-            word.store(0, Ordering::Relaxed);
+        for traced in &self.0 {
+            traced.store(0, Ordering::Relaxed);
         }
     }
 }
@@ -295,15 +280,15 @@ impl Asked {
 }
 
 impl Selection<'_> {
-    /// Whether the bitmap says it all.
-    pub(crate) fn is_bitmap(&self) -> bool {
+    /// Whether the map says it all.
+    pub(crate) fn is_whole_disks(&self) -> bool {
         match self {
             Selection::All => true,
             Selection::Queues(places) => places.iter().all(|place| place.part.is_none()),
         }
     }
 
-    /// Whether an event with these words is one of these places. Asked although the bitmap has been:
+    /// Whether an event with these words is one of these places. Asked although the map has been:
     /// while a filter replaces another, that lets through what either wants. A flush is one of the
     /// whole disk, so it is one of each part.
     pub(crate) fn pass(&self, place: u64, size_op: u64, id_who: u64) -> bool {

@@ -2,16 +2,22 @@
 
 //! One small function for each block event, and the table that names them.
 //!
-//! A probe asks the filter, reads raw fields, packs them (`record.rs`) and makes one call into the
-//! shim, which opens the window with interrupts off. It runs in process, softirq or hardirq
-//! context, with preemption on where its caller has it on. It does not sleep, allocate, print, lock
-//! or panic.
+//! A probe tries the fast path (`fast.rs`), and there writes raw fields where they stay (`slot.rs`). If that is
+//! not for this event, it asks the filter, packs the fields into words (`record.rs`) and calls the shim. It
+//! runs in process, softirq or hardirq context, with preemption on where its caller has it on. It does not
+//! sleep, allocate, print, lock or panic.
 //!
 //! Requests and bios are never borrowed: the block layer changes them meanwhile. They are read
 //! field by field, through raw pointers.
 
 use crate::{
     abi, config,
+    fast::{
+        Ends,
+        Middle,
+        Of,
+        Window, //
+    },
     filter::FILTER,
     record::{
         self,
@@ -198,30 +204,28 @@ impl Events {
     }
 }
 
-/// Whether the queue is traced, and as what it appears in records.
-///
-/// # Safety
-///
-/// `q` is a live request queue.
-#[inline(always)]
-unsafe fn admit(q: *mut request_queue) -> Option<u16> {
-    // SAFETY: By the contract. `id` is constant for the queue's life.
-    FILTER.admit(unsafe { (*q).id })
-}
+// ---- Events of bios ---------------------------------------------------------------------------------
 
-/// The words of an event of a bio. `start` is added to the bio's sector, to make it
-/// one of the whole disk; `who` is the packed `blkrelay_record.who`.
+/// The id of the queue that a bio is for.
 ///
 /// # Safety
 ///
 /// `bio` is a bio that its tracepoint hands out: it has a device, whose queue is live while the bio
 /// is.
 #[inline(always)]
-unsafe fn bio_words(bio: *mut bio, start: u64, who: u32) -> Option<Words> {
-    // SAFETY: By the contract, both pointers are valid, and so is the queue behind them.
-    let q = unsafe { (*(*bio).bi_bdev).bd_queue };
-    // SAFETY: As above.
-    let queue = unsafe { admit(q) }?;
+unsafe fn bio_queue(bio: *mut bio) -> i32 {
+    // SAFETY: By the contract, all pointers are valid. `id` is constant for the queue's life.
+    unsafe { (*(*(*bio).bi_bdev).bd_queue).id }
+}
+
+/// The words of an event of a bio for queue `queue`. `start` is added to the bio's sector, to make it one of the
+/// whole disk.
+///
+/// # Safety
+///
+/// As [`bio_queue`].
+#[inline(always)]
+unsafe fn bio_words(bio: *mut bio, queue: u16, start: u64, action: u32) -> Words {
     // SAFETY: Plain reads of integers that nobody writes while the bio is at a tracepoint.
     let (sector, bytes, opf) = unsafe {
         (
@@ -231,111 +235,183 @@ unsafe fn bio_words(bio: *mut bio, start: u64, who: u32) -> Option<Words> {
         )
     };
 
-    Some(Words {
+    Words {
         place: record::place(sector.wrapping_add(start), queue),
         size_op: record::pair(bytes, opf),
-        id_who: record::pair(record::bio_id(bio as usize), who),
-    })
-}
-
-/// Records an event of a bio.
-///
-/// # Safety
-///
-/// As [`bio_words`].
-#[inline(always)]
-unsafe fn emit_bio(bio: *mut bio, action: u32) {
-    // SAFETY: By the contract.
-    if let Some(words) = unsafe { bio_words(bio, 0, record::who(action)) } {
-        // SAFETY: The event is one of this bio.
-        unsafe { abi::blkrelay_emit(words.place, words.size_op, words.id_who, bio.cast()) };
+        id_who: record::pair(record::bio_id(bio as usize), record::who(action)),
     }
 }
 
-/// Place and id of an event of a request, and its operation.
+/// Records an event of a bio, off the fast path.
+///
+/// # Safety
+///
+/// As [`bio_queue`].
+#[cold]
+#[inline(never)]
+unsafe fn slow_bio(bio: *mut bio, queue: u16, action: u32) {
+    // SAFETY: By the contract.
+    let words = unsafe { bio_words(bio, queue, 0, action) };
+
+    words.emit(bio.cast(), None);
+}
+
+/// Records an event of a bio. At Q the task is compared by its name, too: that is where it may be another.
+///
+/// # Safety
+///
+/// As [`bio_queue`].
+#[inline(always)]
+unsafe fn emit_bio<O: Of, const BY_COMM: bool>(bio: *mut bio, action: u32) {
+    // SAFETY: By the contract.
+    let queue = unsafe { bio_queue(bio) };
+
+    if let Some((window, pid)) = Window::open::<O>(queue, 1).and_then(Window::task::<BY_COMM>) {
+        let slot = window.slot();
+
+        // SAFETY: As in `bio_words`.
+        unsafe {
+            slot.place((*bio).bi_iter.bi_sector, queue as u16);
+            slot.size_op((*bio).bi_iter.bi_size, (*bio).bi_opf);
+        }
+        slot.id(record::bio_id(bio as usize));
+        slot.who(record::who(action) | pid);
+        window.close(1);
+    } else if let Some(queue) = FILTER.admit(queue) {
+        // SAFETY: By the contract.
+        unsafe { slow_bio(bio, queue, action) };
+    }
+}
+
+// ---- Events of requests -----------------------------------------------------------------------------
+
+/// What of a request tells it from others: hardware queue and tags.
 ///
 /// # Safety
 ///
 /// `rq` is a request that its tracepoint hands out: it has a queue and a hardware context, both
 /// live while the request is.
 #[inline(always)]
-unsafe fn request_words(rq: *mut request) -> Option<(u64, u32, u32)> {
-    // SAFETY: By the contract.
-    let q = unsafe { (*rq).q };
-    // SAFETY: As above.
-    let queue = unsafe { admit(q) }?;
+unsafe fn request_tags(rq: *mut request) -> (u32, i32, i32) {
     // SAFETY: Plain reads of integers. `mq_hctx` is set when the request is allocated and stays.
-    let (opf, sector, hctx, internal_tag, tag) = unsafe {
-        (
-            (*rq).cmd_flags,
-            (*rq).__sector,
-            (*(*rq).mq_hctx).queue_num,
-            (*rq).internal_tag,
-            (*rq).tag,
-        )
-    };
-
-    Some((
-        record::place(record::request_sector(opf, sector), queue),
-        opf,
-        record::request_id(hctx, internal_tag, tag),
-    ))
+    unsafe { ((*(*rq).mq_hctx).queue_num, (*rq).internal_tag, (*rq).tag) }
 }
 
-/// The words of an event of a request.
+/// The words of an event of a request for queue `queue`, of so many bytes.
 ///
 /// # Safety
 ///
-/// As [`request_words`].
+/// As [`request_tags`].
 #[inline(always)]
-unsafe fn request_event(rq: *mut request, action: u32) -> Option<Words> {
-    // SAFETY: By the contract.
-    let (place, opf, id) = unsafe { request_words(rq) }?;
-    // SAFETY: A plain read.
-    let bytes = unsafe { (*rq).__data_len };
+unsafe fn request_words(rq: *mut request, queue: u16, bytes: u32, who: u32) -> Words {
+    // SAFETY: By the contract, and plain reads.
+    let ((hctx, internal_tag, tag), opf, sector) =
+        unsafe { (request_tags(rq), (*rq).cmd_flags, (*rq).__sector) };
 
-    Some(Words {
-        place,
+    Words {
+        place: record::place(sector, queue),
         size_op: record::pair(bytes, opf),
-        id_who: record::pair(id, record::who(action)),
-    })
+        id_who: record::pair(record::request_id(hctx, internal_tag, tag), who),
+    }
+}
+
+/// Records an event of a request, off the fast path.
+///
+/// # Safety
+///
+/// As [`request_tags`].
+#[cold]
+#[inline(never)]
+unsafe fn slow_request(rq: *mut request, queue: u16, action: u32) {
+    // SAFETY: By the contract.
+    let words = unsafe { request_words(rq, queue, (*rq).__data_len, record::who(action)) };
+
+    words.emit(rq.cast(), None);
 }
 
 /// Records an event of a request.
 ///
 /// # Safety
 ///
-/// As [`request_words`].
+/// As [`request_tags`].
 #[inline(always)]
-unsafe fn emit_request(rq: *mut request, action: u32) {
-    // SAFETY: By the contract.
-    if let Some(words) = unsafe { request_event(rq, action) } {
-        // SAFETY: The event is one of this request.
-        unsafe { abi::blkrelay_emit(words.place, words.size_op, words.id_who, rq.cast()) };
+unsafe fn emit_request<O: Of>(rq: *mut request, action: u32) {
+    // SAFETY: By the contract. `id` is constant for the queue's life.
+    let queue = unsafe { (*(*rq).q).id };
+
+    if let Some((window, pid)) = Window::open::<O>(queue, 1).and_then(Window::task::<false>) {
+        let slot = window.slot();
+
+        // SAFETY: By the contract, and plain reads.
+        unsafe {
+            slot.place((*rq).__sector, queue as u16);
+            slot.size_op((*rq).__data_len, (*rq).cmd_flags);
+            let (hctx, internal_tag, tag) = request_tags(rq);
+            slot.request_id(hctx, internal_tag, tag);
+        }
+        slot.who(record::who(action) | pid);
+        window.close(1);
+    } else if let Some(queue) = FILTER.admit(queue) {
+        // SAFETY: By the contract.
+        unsafe { slow_request(rq, queue, action) };
     }
+}
+
+/// Records a completion of a request, off the fast path.
+///
+/// # Safety
+///
+/// As [`request_tags`].
+#[cold]
+#[inline(never)]
+unsafe fn slow_completion(rq: *mut request, queue: u16, action: u32, error: u8, nr_bytes: c_uint) {
+    // SAFETY: A plain read. The bio itself is not touched.
+    let head = record::bio_id(unsafe { (*rq).bio } as usize);
+    let who = record::complete_who(action, error, head);
+    // SAFETY: By the contract.
+    let words = unsafe { request_words(rq, queue, nr_bytes, who) };
+
+    words.emit(rq.cast(), None);
 }
 
 /// Records a completion of a request, whole or in part.
 ///
 /// # Safety
 ///
-/// As [`request_words`].
+/// As [`request_tags`].
 #[inline(always)]
-unsafe fn emit_completion(rq: *mut request, action: u32, error: u8, nr_bytes: c_uint) {
-    // SAFETY: By the contract.
-    if let Some((place, opf, id)) = unsafe { request_words(rq) } {
-        // SAFETY: A plain read. The bio itself is not touched.
-        let head = record::bio_id(unsafe { (*rq).bio } as usize);
+unsafe fn emit_completion<O: Of>(rq: *mut request, action: u32, error: u8, nr_bytes: c_uint) {
+    // SAFETY: By the contract. `id` is constant for the queue's life.
+    let queue = unsafe { (*(*rq).q).id };
 
-        // SAFETY: The event is one of this request.
+    if let Some(window) = Window::open::<O>(queue, 1) {
+        let slot = window.slot();
+
+        // SAFETY: By the contract, and plain reads.
         unsafe {
-            abi::blkrelay_emit_complete(
-                place,
-                record::pair(nr_bytes, opf),
-                record::pair(id, record::complete_who(action, error, head)),
-                rq.cast(),
-            )
-        };
+            slot.complete_who(action, error, record::bio_id((*rq).bio as usize));
+            slot.place((*rq).__sector, queue as u16);
+            slot.size_op(nr_bytes, (*rq).cmd_flags);
+            let (hctx, internal_tag, tag) = request_tags(rq);
+            slot.request_id(hctx, internal_tag, tag);
+        }
+        window.close(1);
+    } else if let Some(queue) = FILTER.admit(queue) {
+        // SAFETY: By the contract.
+        unsafe { slow_completion(rq, queue, action, error, nr_bytes) };
+    }
+}
+
+// ---- Other events -----------------------------------------------------------------------------------
+
+impl Words {
+    /// Records the event that these are of, off the fast path; `extra` follows it. `of` is what it is of.
+    #[inline(always)]
+    fn emit(self, of: *mut c_void, extra: Option<&abi::blkrelay_extra>) {
+        let extra = extra.map_or(core::ptr::null(), core::ptr::from_ref);
+
+        // SAFETY: Who has made the words has read them from `of`, and calls this before it goes.
+        unsafe { abi::blkrelay_emit(self.place, self.size_op, self.id_who, of, extra) };
     }
 }
 
@@ -357,18 +433,32 @@ fn from(dev: u32, sector: u64) -> abi::blkrelay_extra {
 ///
 /// `q` is a live request queue.
 #[inline(always)]
-unsafe fn emit_queue(q: *mut request_queue, action: u32, sector: u64, size_op: u64, id: u32) {
+unsafe fn emit_queue(
+    q: *mut request_queue,
+    action: u32,
+    sector: u64,
+    (bytes, opf): (u32, u32),
+    id: u32,
+) {
     // SAFETY: By the contract.
-    if let Some(queue) = unsafe { admit(q) } {
-        // SAFETY: The event is one of this queue.
-        unsafe {
-            abi::blkrelay_emit(
-                record::place(sector, queue),
-                size_op,
-                record::pair(id, record::who(action)),
-                q.cast(),
-            )
+    let queue = unsafe { (*q).id };
+
+    if let Some((window, pid)) = Window::open::<Middle>(queue, 1).and_then(Window::task::<false>) {
+        let slot = window.slot();
+
+        slot.place(sector, queue as u16);
+        slot.size_op(bytes, opf);
+        slot.id(id);
+        slot.who(record::who(action) | pid);
+        window.close(1);
+    } else if let Some(queue) = FILTER.admit(queue) {
+        let words = Words {
+            place: record::place(sector, queue),
+            size_op: record::pair(bytes, opf),
+            id_who: record::pair(id, record::who(action)),
         };
+
+        words.emit(q.cast(), None);
     }
 }
 
@@ -383,12 +473,7 @@ unsafe fn emit_queue(q: *mut request_queue, action: u32, sector: u64, size_op: u
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_bio_queue(_: *mut c_void, bio: *mut bio) {
     // SAFETY: The bio is being submitted.
-    if let Some(words) = unsafe { bio_words(bio, 0, record::who(abi::BLKRELAY_Q)) } {
-        // SAFETY: The event is one of this bio.
-        unsafe {
-            abi::blkrelay_emit_bio_queue(words.place, words.size_op, words.id_who, bio.cast())
-        };
-    }
+    unsafe { emit_bio::<Ends, true>(bio, abi::BLKRELAY_Q) }
 }
 
 /// A bio is submitted to a queue; with its details.
@@ -399,32 +484,27 @@ unsafe extern "C" fn blkrelay_probe_bio_queue(_: *mut c_void, bio: *mut bio) {
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_bio_queue_detail(_: *mut c_void, bio: *mut bio) {
     // SAFETY: The bio is being submitted.
-    if let Some(words) = unsafe { bio_words(bio, 0, record::who(abi::BLKRELAY_Q)) } {
-        // SAFETY: Plain reads of integers, and the bio's own cgroup, which it holds.
-        let (cgroup, flags, ioprio, hint, partno) = unsafe {
-            (
-                abi::blkrelay_bio_cgroup(bio),
-                (*bio).bi_flags,
-                (*bio).bi_ioprio,
-                (*bio).bi_write_hint,
-                (*(*bio).bi_bdev).__bd_flags.counter,
-            )
-        };
-        let detail = abi::blkrelay_extra {
-            slot: record::detail(cgroup, flags, ioprio, hint, partno as u8),
-        };
+    let Some(queue) = FILTER.admit(unsafe { bio_queue(bio) }) else {
+        return;
+    };
+    // SAFETY: Plain reads of integers, and the bio's own cgroup, which it holds.
+    let (cgroup, flags, ioprio, hint, partno) = unsafe {
+        (
+            abi::blkrelay_bio_cgroup(bio),
+            (*bio).bi_flags,
+            (*bio).bi_ioprio,
+            (*bio).bi_write_hint,
+            (*(*bio).bi_bdev).__bd_flags.counter,
+        )
+    };
+    let detail = abi::blkrelay_extra {
+        slot: record::detail(cgroup, flags, ioprio, hint, partno as u8),
+    };
 
-        // SAFETY: The event is one of this bio, and `detail` outlives the call.
-        unsafe {
-            abi::blkrelay_emit_bio_queue_detail(
-                words.place,
-                words.size_op,
-                words.id_who,
-                bio.cast(),
-                &detail,
-            )
-        };
-    }
+    // SAFETY: The bio is being submitted.
+    let words = unsafe { bio_words(bio, queue, 0, abi::BLKRELAY_Q) };
+
+    words.emit(bio.cast(), Some(&detail));
 }
 
 /// A bio is appended to a request.
@@ -435,7 +515,7 @@ unsafe extern "C" fn blkrelay_probe_bio_queue_detail(_: *mut c_void, bio: *mut b
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_bio_backmerge(_: *mut c_void, bio: *mut bio) {
     // SAFETY: The bio is being merged.
-    unsafe { emit_bio(bio, abi::BLKRELAY_M) }
+    unsafe { emit_bio::<Middle, false>(bio, abi::BLKRELAY_M) }
 }
 
 /// A bio is put in front of a request.
@@ -446,7 +526,7 @@ unsafe extern "C" fn blkrelay_probe_bio_backmerge(_: *mut c_void, bio: *mut bio)
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_bio_frontmerge(_: *mut c_void, bio: *mut bio) {
     // SAFETY: The bio is being merged.
-    unsafe { emit_bio(bio, abi::BLKRELAY_F) }
+    unsafe { emit_bio::<Middle, false>(bio, abi::BLKRELAY_F) }
 }
 
 /// A request has been found for a bio.
@@ -457,7 +537,7 @@ unsafe extern "C" fn blkrelay_probe_bio_frontmerge(_: *mut c_void, bio: *mut bio
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_getrq(_: *mut c_void, bio: *mut bio) {
     // SAFETY: The bio is being submitted.
-    unsafe { emit_bio(bio, abi::BLKRELAY_G) }
+    unsafe { emit_bio::<Middle, false>(bio, abi::BLKRELAY_G) }
 }
 
 /// A bio is too large and is split.
@@ -471,7 +551,7 @@ unsafe extern "C" fn blkrelay_probe_getrq(_: *mut c_void, bio: *mut bio) {
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_split(_: *mut c_void, bio: *mut bio, _new_sector: c_uint) {
     // SAFETY: The bio is being submitted.
-    unsafe { emit_bio(bio, abi::BLKRELAY_X) }
+    unsafe { emit_bio::<Middle, false>(bio, abi::BLKRELAY_X) }
 }
 
 /// A bio has been redirected: from a partition, or by a stacked driver.
@@ -484,18 +564,29 @@ unsafe extern "C" fn blkrelay_probe_split(_: *mut c_void, bio: *mut bio, _new_se
 /// For `block_bio_remap` alone.
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_bio_remap(_: *mut c_void, bio: *mut bio, dev: u32, from: u64) {
-    // SAFETY: The bio is being submitted, so it has a device; plain reads of integers.
+    // SAFETY: The bio is being submitted.
+    let queue = unsafe { bio_queue(bio) };
+    // SAFETY: It has a device; plain reads of integers.
     let (target, start) = unsafe { ((*(*bio).bi_bdev).bd_dev, (*(*bio).bi_bdev).bd_start_sect) };
     let start = if target == dev { 0 } else { start };
 
-    // SAFETY: As above.
-    if let Some(words) = unsafe { bio_words(bio, start, record::who(abi::BLKRELAY_A)) } {
-        let from = self::from(dev, from);
+    if let Some((window, pid)) = Window::open::<Middle>(queue, 2).and_then(Window::task::<false>) {
+        let slot = window.slot();
 
-        // SAFETY: The event is one of this bio, and `from` outlives the call.
+        // SAFETY: As in `bio_words`.
         unsafe {
-            abi::blkrelay_emit_remap(words.place, words.size_op, words.id_who, bio.cast(), &from)
-        };
+            slot.place((*bio).bi_iter.bi_sector.wrapping_add(start), queue as u16);
+            slot.size_op((*bio).bi_iter.bi_size, (*bio).bi_opf);
+        }
+        slot.id(record::bio_id(bio as usize));
+        slot.who(record::who(abi::BLKRELAY_A) | pid);
+        window.side_slot().words(self::from(dev, from).slot);
+        window.close(2);
+    } else if let Some(queue) = FILTER.admit(queue) {
+        // SAFETY: The bio is being submitted.
+        let words = unsafe { bio_words(bio, queue, start, abi::BLKRELAY_A) };
+
+        words.emit(bio.cast(), Some(&self::from(dev, from)));
     }
 }
 
@@ -514,7 +605,7 @@ unsafe extern "C" fn blkrelay_probe_bio_complete(
     bio: *mut bio,
 ) {
     // SAFETY: The queue is live: the caller owns the bio.
-    let Some(queue) = (unsafe { admit(q) }) else {
+    let Some(queue) = FILTER.admit(unsafe { (*q).id }) else {
         return;
     };
     // SAFETY: As above; plain reads of integers.
@@ -528,15 +619,13 @@ unsafe extern "C" fn blkrelay_probe_bio_complete(
     };
     let id = record::bio_id(bio as usize);
 
-    // SAFETY: The event is one of this bio.
-    unsafe {
-        abi::blkrelay_emit_complete(
-            record::place(sector, queue),
-            record::pair(bytes, opf),
-            record::pair(id, record::complete_who(abi::BLKRELAY_BIO_C, status, id)),
-            bio.cast(),
-        )
+    let words = Words {
+        place: record::place(sector, queue),
+        size_op: record::pair(bytes, opf),
+        id_who: record::pair(id, record::complete_who(abi::BLKRELAY_BIO_C, status, id)),
     };
+
+    words.emit(bio.cast(), None);
 }
 
 /// A request goes into the scheduler.
@@ -547,7 +636,7 @@ unsafe extern "C" fn blkrelay_probe_bio_complete(
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_rq_insert(_: *mut c_void, rq: *mut request) {
     // SAFETY: The request is owned by the caller.
-    unsafe { emit_request(rq, abi::BLKRELAY_I) }
+    unsafe { emit_request::<Middle>(rq, abi::BLKRELAY_I) }
 }
 
 /// A driver gives a request back.
@@ -558,7 +647,7 @@ unsafe extern "C" fn blkrelay_probe_rq_insert(_: *mut c_void, rq: *mut request) 
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_rq_requeue(_: *mut c_void, rq: *mut request) {
     // SAFETY: The request is owned by the caller.
-    unsafe { emit_request(rq, abi::BLKRELAY_R) }
+    unsafe { emit_request::<Middle>(rq, abi::BLKRELAY_R) }
 }
 
 /// A request goes to its driver.
@@ -569,10 +658,7 @@ unsafe extern "C" fn blkrelay_probe_rq_requeue(_: *mut c_void, rq: *mut request)
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_rq_issue(_: *mut c_void, rq: *mut request) {
     // SAFETY: The request is owned by the caller.
-    if let Some(words) = unsafe { request_event(rq, abi::BLKRELAY_D) } {
-        // SAFETY: The event is one of this request.
-        unsafe { abi::blkrelay_emit_issue(words.place, words.size_op, words.id_who, rq.cast()) };
-    }
+    unsafe { emit_request::<Ends>(rq, abi::BLKRELAY_D) }
 }
 
 /// A request is swallowed by its neighbour.
@@ -583,7 +669,7 @@ unsafe extern "C" fn blkrelay_probe_rq_issue(_: *mut c_void, rq: *mut request) {
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_rq_merge(_: *mut c_void, rq: *mut request) {
     // SAFETY: The request is owned by the caller.
-    unsafe { emit_request(rq, abi::BLKRELAY_N) }
+    unsafe { emit_request::<Middle>(rq, abi::BLKRELAY_N) }
 }
 
 /// A request, or the front of it, is done.
@@ -602,7 +688,7 @@ unsafe extern "C" fn blkrelay_probe_rq_complete(
     nr_bytes: c_uint,
 ) {
     // SAFETY: The request is owned by the caller.
-    unsafe { emit_completion(rq, abi::BLKRELAY_C, error, nr_bytes) }
+    unsafe { emit_completion::<Ends>(rq, abi::BLKRELAY_C, error, nr_bytes) }
 }
 
 /// A request, or the front of it, has failed. Comes right after `block_rq_complete`.
@@ -618,7 +704,7 @@ unsafe extern "C" fn blkrelay_probe_rq_error(
     nr_bytes: c_uint,
 ) {
     // SAFETY: The request is owned by the caller.
-    unsafe { emit_completion(rq, abi::BLKRELAY_ERROR, error, nr_bytes) }
+    unsafe { emit_completion::<Middle>(rq, abi::BLKRELAY_ERROR, error, nr_bytes) }
 }
 
 /// A request has been redirected: a clone of it goes to one of a stacked driver's paths.
@@ -634,14 +720,14 @@ unsafe extern "C" fn blkrelay_probe_rq_remap(
     from: u64,
 ) {
     // SAFETY: The clone is owned by the caller.
-    if let Some(words) = unsafe { request_event(rq, abi::BLKRELAY_RQ_A) } {
-        let from = self::from(dev, from);
+    let Some(queue) = FILTER.admit(unsafe { (*(*rq).q).id }) else {
+        return;
+    };
+    // SAFETY: As above.
+    let words =
+        unsafe { request_words(rq, queue, (*rq).__data_len, record::who(abi::BLKRELAY_RQ_A)) };
 
-        // SAFETY: The event is one of this request, and `from` outlives the call.
-        unsafe {
-            abi::blkrelay_emit_remap(words.place, words.size_op, words.id_who, rq.cast(), &from)
-        };
-    }
+    words.emit(rq.cast(), Some(&self::from(dev, from)));
 }
 
 /// `BLK_MQ_REQ_RESERVED` (`include/linux/blk-mq.h`); `layout.rs` compares it with the kernel's.
@@ -688,7 +774,7 @@ unsafe extern "C" fn blkrelay_probe_rq_tag_wait(
             q,
             abi::BLKRELAY_W,
             u64::MAX,
-            record::pair(depth, bits),
+            (depth, bits),
             number << abi::BLKRELAY_ID_HCTX_SHIFT,
         )
     }
@@ -702,7 +788,7 @@ unsafe extern "C" fn blkrelay_probe_rq_tag_wait(
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_io_start(_: *mut c_void, rq: *mut request) {
     // SAFETY: The request is owned by the caller.
-    unsafe { emit_request(rq, abi::BLKRELAY_IO_START) }
+    unsafe { emit_request::<Middle>(rq, abi::BLKRELAY_IO_START) }
 }
 
 /// The accounting of a request ends.
@@ -713,7 +799,7 @@ unsafe extern "C" fn blkrelay_probe_io_start(_: *mut c_void, rq: *mut request) {
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_io_done(_: *mut c_void, rq: *mut request) {
     // SAFETY: The request is owned by the caller.
-    unsafe { emit_request(rq, abi::BLKRELAY_IO_DONE) }
+    unsafe { emit_request::<Middle>(rq, abi::BLKRELAY_IO_DONE) }
 }
 
 /// Zones are reset, opened, closed or finished. Comes before the bio's Q.
@@ -724,7 +810,7 @@ unsafe extern "C" fn blkrelay_probe_io_done(_: *mut c_void, rq: *mut request) {
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_zone_mgmt(_: *mut c_void, bio: *mut bio, _nr_sectors: u64) {
     // SAFETY: The bio is about to be submitted and has its device.
-    unsafe { emit_bio(bio, abi::BLKRELAY_ZONE_MGMT) }
+    unsafe { emit_bio::<Middle, false>(bio, abi::BLKRELAY_ZONE_MGMT) }
 }
 
 /// A write to a zone has to wait for those before it.
@@ -740,7 +826,7 @@ unsafe extern "C" fn blkrelay_probe_zone_plug(
     sector: u64,
     nr_sectors: c_uint,
 ) {
-    let bytes = record::pair(nr_sectors.wrapping_shl(9), 0);
+    let bytes = (nr_sectors.wrapping_shl(9), 0);
 
     // SAFETY: A bio for this queue is being submitted.
     unsafe { emit_queue(q, abi::BLKRELAY_ZONE_PLUG, sector, bytes, zone) }
@@ -759,7 +845,7 @@ unsafe extern "C" fn blkrelay_probe_zone_unplug(
     sector: u64,
     nr_sectors: c_uint,
 ) {
-    let bytes = record::pair(nr_sectors.wrapping_shl(9), 0);
+    let bytes = (nr_sectors.wrapping_shl(9), 0);
 
     // SAFETY: A bio for this queue is being submitted.
     unsafe { emit_queue(q, abi::BLKRELAY_ZONE_UNPLUG, sector, bytes, zone) }
@@ -773,7 +859,7 @@ unsafe extern "C" fn blkrelay_probe_zone_unplug(
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_zone_append(_: *mut c_void, rq: *mut request) {
     // SAFETY: The request is owned by the caller.
-    unsafe { emit_request(rq, abi::BLKRELAY_ZONE_APPEND) }
+    unsafe { emit_request::<Middle>(rq, abi::BLKRELAY_ZONE_APPEND) }
 }
 
 /// A task begins to collect requests.
@@ -784,7 +870,7 @@ unsafe extern "C" fn blkrelay_probe_zone_append(_: *mut c_void, rq: *mut request
 #[no_mangle]
 unsafe extern "C" fn blkrelay_probe_plug(_: *mut c_void, q: *mut request_queue) {
     // SAFETY: The caller is plugging the queue, so it is live.
-    unsafe { emit_queue(q, abi::BLKRELAY_P, u64::MAX, 0, 0) }
+    unsafe { emit_queue(q, abi::BLKRELAY_P, u64::MAX, (0, 0), 0) }
 }
 
 /// Collected requests go to a queue.
@@ -806,5 +892,5 @@ unsafe extern "C" fn blkrelay_probe_unplug(
     };
 
     // SAFETY: The caller is unplugging the queue, so it is live.
-    unsafe { emit_queue(q, action, u64::MAX, record::pair(depth, 0), 0) }
+    unsafe { emit_queue(q, action, u64::MAX, (depth, 0), 0) }
 }

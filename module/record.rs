@@ -48,23 +48,11 @@ pub(crate) const fn pair(first: u32, second: u32) -> u64 {
 /// Packs `blkrelay_record.place`.
 ///
 /// A sector of 48 bits reaches 128 PiB; the block layer's own "no sector", all ones, becomes
-/// `BLKRELAY_SECTOR_NONE`.
+/// `BLKRELAY_SECTOR_NONE`. Passthrough requests have that from their allocation on (`blk_mq_alloc_request()`,
+/// `blk_rq_init()`), and no completion moves it (`blk_update_request()`).
 #[inline(always)]
 pub(crate) const fn place(sector: u64, queue: u16) -> u64 {
     sector & abi::BLKRELAY_SECTOR_MASK | (queue as u64) << abi::BLKRELAY_SECTOR_BITS
-}
-
-/// The sector of a request, or all ones if it is a passthrough request: those have none, and the
-/// field holds whatever was there before.
-///
-/// `opf` is `cmd_flags`; its low byte is the operation.
-#[inline(always)]
-pub(crate) const fn request_sector(opf: u32, sector: u64) -> u64 {
-    if opf & 0xfe == REQ_OP_DRV_IN {
-        u64::MAX
-    } else {
-        sector
-    }
 }
 
 /// Packs `blkrelay_record.id` of a request event.

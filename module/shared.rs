@@ -138,9 +138,9 @@ impl FilterSet {
         self.cgroups.ids()
     }
 
-    /// Whether there is nothing to ask that the bitmap does not answer.
-    pub(crate) fn is_bitmap(&self) -> bool {
-        self.selection().is_bitmap() && self.asked.is_nothing() && self.cgroups().is_empty()
+    /// Whether there is nothing to ask that the map of queues does not answer.
+    pub(crate) fn is_map(&self) -> bool {
+        self.selection().is_whole_disks() && self.asked.is_nothing() && self.cgroups().is_empty()
     }
 
     pub(crate) fn as_ptr(&self) -> *const c_void {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * blkrelay: the fast path, from a probe's words to a record in the sub-buffer, and what Rust cannot say on
- * this kernel. See shim.h.
+ * blkrelay: what Rust cannot say on this kernel, and the way of an event from a probe's words to a record in
+ * the sub-buffer where the fast path (fast.rs) is not for it. See shim.h.
  */
 #include <linux/blk-cgroup.h>
 #include <linux/cgroup.h>
@@ -29,7 +29,8 @@
 
 #include "shim.h"
 
-static DEFINE_PER_CPU_ALIGNED(struct blkrelay_cpu, blkrelay_cpus);
+/* Not static: the fast path knows it by name. */
+DEFINE_PER_CPU_ALIGNED(struct blkrelay_cpu, blkrelay_cpus);
 
 /* ---- The clock ------------------------------------------------------------------------------- */
 
@@ -105,30 +106,42 @@ u32 blkrelay_tsc_khz(void)
 
 /* ---- Questions ------------------------------------------------------------------------------- */
 
-/*
- * The fast path asks one key: nothing beyond the bitmap is to be asked of the event, and the clock is
- * the TSC. So what is not asked costs nothing, not even its own key. The ends of an I/O (Q, D, C) have a
- * key of their own, because only they are watched.
- */
-static DEFINE_STATIC_KEY_FALSE(blkrelay_fast);
-static DEFINE_STATIC_KEY_FALSE(blkrelay_fast_ends);
-
-/* Off the fast path. */
 static DEFINE_STATIC_KEY_FALSE(blkrelay_filtering);
 static DEFINE_STATIC_KEY_FALSE(blkrelay_watching);
 
-/* May sleep. A probe that runs meanwhile may still see the old answer. */
-void blkrelay_ask(bool filter, bool watch)
-{
-	bool fast = blkrelay_clock_is_tsc() && !filter;
+/* Whether remember() lets a CPU's next events go by the fast path; of the ends of an I/O, because only they are watched. */
+static bool blkrelay_fast;
+static bool blkrelay_fast_ends;
 
-	set_key(&blkrelay_filtering.key, filter);
-	set_key(&blkrelay_watching.key, watch);
-	set_key(&blkrelay_fast.key, fast);
-	set_key(&blkrelay_fast_ends.key, fast && !watch);
+/*
+ * The fast path stamps with RDTSCP, which is what rdtsc_ordered() is on every CPU that has it, and masks
+ * interrupts itself, which a Xen PV guest must leave to its hypervisor.
+ */
+static bool blkrelay_can_be_fast(void)
+{
+#if defined(CONFIG_X86_64) && defined(CONFIG_SMP)
+	return blkrelay_clock_is_tsc() && boot_cpu_has(X86_FEATURE_RDTSCP) &&
+	       !cpu_feature_enabled(X86_FEATURE_XENPV);
+#else
+	return false;
+#endif
 }
 
-/* ---- The fast path --------------------------------------------------------------------------- */
+/*
+ * May sleep. A probe that runs meanwhile may still see the old answer; and what has gone by the fast path on
+ * some CPU does so until blkrelay_forget_queues() or a new epoch.
+ */
+void blkrelay_ask(bool filter, bool watch)
+{
+	bool fast = blkrelay_can_be_fast() && !filter;
+
+	WRITE_ONCE(blkrelay_fast, fast);
+	WRITE_ONCE(blkrelay_fast_ends, fast && !watch);
+	set_key(&blkrelay_filtering.key, filter);
+	set_key(&blkrelay_watching.key, watch);
+}
+
+/* ---- Events ---------------------------------------------------------------------------------- */
 
 /* A pid fits beside the action without a mask. */
 static_assert(PID_MAX_LIMIT <= BLKRELAY_PID_MASK);
@@ -142,21 +155,13 @@ static_assert(sizeof(struct blkrelay_device) == 3 * BLKRELAY_RECORD_SIZE);
 static_assert(sizeof(struct blkrelay_seen) == 32);
 static_assert(sizeof_field(struct blkrelay_task, comm) == TASK_COMM_LEN);
 
-enum who {
-	WHO_NOBODY,	/* completion: whoever was interrupted is not the owner */
-	WHO_PID,	/* the task must have been named */
-	WHO_COMM,	/* ... and by its present comm */
-};
-
-static __always_inline bool named(const struct blkrelay_cpu *cpu, enum who who, u32 pid)
+/* Whether the current task has been named, by its present comm. */
+bool blkrelay_task_named(const struct blkrelay_cpu *cpu)
 {
-	const struct blkrelay_seen *seen = &cpu->tasks[pid % BLKRELAY_TASKS];
+	const struct blkrelay_seen *seen = &cpu->tasks[(u32)current->pid % BLKRELAY_TASKS];
 
-	if (seen->pid != pid)
-		return false;
-	if (who != WHO_COMM)
-		return true;
-	return seen->comm[0] == get_unaligned((u64 *)current->comm) &&
+	return seen->pid == current->pid &&
+	       seen->comm[0] == get_unaligned((u64 *)current->comm) &&
 	       seen->comm[1] == get_unaligned((u64 *)(current->comm + 8));
 }
 
@@ -168,20 +173,18 @@ static __always_inline bool named(const struct blkrelay_cpu *cpu, enum who who, 
 #endif
 
 /* Stores an event, if there is room for it and all names have been given. Interrupts are off. */
-static __always_inline bool store(struct blkrelay_cpu *cpu, bool tsc, u64 place, u64 size_op,
-				  u64 id_who, const struct blkrelay_extra *extra, enum who who,
-				  u32 pid)
+static bool store(struct blkrelay_cpu *cpu, u64 place, u64 size_op, u64 id_who,
+		  const struct blkrelay_extra *extra, bool task)
 {
 	const ptrdiff_t words = (extra ? 2 : 1) * BLKRELAY_RECORD_SIZE / sizeof(u64);
 	u32 queue = place >> BLKRELAY_SECTOR_BITS;
 	u64 *slot = cpu->pos;
 
-	if (unlikely((who != WHO_NOBODY && !named(cpu, who, pid)) ||
-		     cpu->queues[queue % BLKRELAY_QUEUES] != queue ||
-		     cpu->end - slot < words))
+	if ((task && !blkrelay_task_named(cpu)) ||
+	    cpu->queues[queue % BLKRELAY_QUEUES] != queue || cpu->end - slot < words)
 		return false;
 
-	slot[0] = tsc ? blkrelay_clock_tsc() : blkrelay_clock_mono(cpu);
+	slot[0] = blkrelay_clock(cpu);
 	slot[1] = place;
 	slot[2] = size_op;
 	slot[3] = id_who;
@@ -193,91 +196,58 @@ static __always_inline bool store(struct blkrelay_cpu *cpu, bool tsc, u64 place,
 	return true;
 }
 
-/*
- * All that is not the fast path. Out of line, with what it needs in registers and the last thing
- * that emit() does, so that the fast path saves no register for it.
- */
-static noinline void emit_rest(u64 place, u64 size_op, u64 id_who, void *of,
-			       const struct blkrelay_extra *extra, unsigned long flags)
+/* The next event of this task on this queue may go by the fast path. Interrupts are off. */
+static void remember(struct blkrelay_cpu *cpu, u64 place, bool task)
 {
-	struct blkrelay_cpu *cpu = this_cpu_ptr(&blkrelay_cpus);
+	u32 queue = place >> BLKRELAY_SECTOR_BITS;
+
+	/* A queue that this sub-buffer has not named, because it could not, stays off the fast path. */
+	if (!READ_ONCE(blkrelay_fast) || cpu->queues[queue % BLKRELAY_QUEUES] != queue)
+		return;
+	if (cpu->queue != queue) {
+		/* Asked here and not only by the probe: the gate may have been closed since. */
+		if (!blkrelay_is_traced(queue))
+			return;
+		cpu->queue = queue;
+		cpu->ends = READ_ONCE(blkrelay_fast_ends) ? queue : BLKRELAY_NOBODY;
+	}
+	if (task && blkrelay_task_named(cpu)) {
+		const struct blkrelay_seen *seen = &cpu->tasks[current->pid % BLKRELAY_TASKS];
+
+		cpu->pid = seen->pid;
+		cpu->comm[0] = seen->comm[0];
+		cpu->comm[1] = seen->comm[1];
+	}
+}
+
+void blkrelay_emit(u64 place, u64 size_op, u64 id_who, void *of, const struct blkrelay_extra *extra)
+{
 	u8 action = id_who >> (WHO_SHIFT + BLKRELAY_WHO_SHIFT);
-	bool complete = action == BLKRELAY_C || action == BLKRELAY_BIO_C ||
-			action == BLKRELAY_ERROR;
-	enum who who = complete ? WHO_NOBODY : WHO_COMM;
+	/* At a completion whoever was interrupted is not the owner. */
+	bool task = action != BLKRELAY_C && action != BLKRELAY_BIO_C && action != BLKRELAY_ERROR;
+	struct blkrelay_cpu *cpu;
+	unsigned long flags;
+	bool pass;
 
-	bool pass = !static_branch_unlikely(&blkrelay_filtering) ||
-		    blkrelay_pass(cpu, place, size_op, id_who, of);
+	if (task)
+		id_who |= (u64)current->pid << WHO_SHIFT;
 
-	if (pass && !store(cpu, blkrelay_clock_is_tsc(), place, size_op, id_who, extra, who,
-			   current->pid))
-		blkrelay_emit_slow(cpu, place, size_op, id_who, of, extra);
+	/* CPU, time, order and slot belong together: no interrupt and no migration between them. */
+	local_irq_save(flags);
+	cpu = this_cpu_ptr(&blkrelay_cpus);
+	pass = !static_branch_unlikely(&blkrelay_filtering) ||
+	       blkrelay_pass(cpu, place, size_op, id_who, of);
+	if (pass) {
+		if (!store(cpu, place, size_op, id_who, extra, task))
+			blkrelay_emit_slow(cpu, place, size_op, id_who, of, extra);
+		remember(cpu, place, task);
+	}
 	if (static_branch_unlikely(&blkrelay_watching))
 		blkrelay_watch(cpu, size_op, id_who, of, pass);
 	local_irq_restore(flags);
 }
 
-static __always_inline void emit(u64 place, u64 size_op, u64 id_who, void *of,
-				 const struct blkrelay_extra *extra, enum who who,
-				 struct static_key_false *fast)
-{
-	unsigned long flags;
-	u32 pid = 0;
-
-	if (who != WHO_NOBODY) {
-		pid = current->pid;
-		id_who |= (u64)pid << WHO_SHIFT;
-	}
-
-	/* CPU, time, order and slot belong together: no interrupt and no migration between them. */
-	local_irq_save(flags);
-	if (static_branch_likely(fast) &&
-	    likely(store(this_cpu_ptr(&blkrelay_cpus), true, place, size_op, id_who, extra, who,
-			 pid)))
-		local_irq_restore(flags);
-	else
-		emit_rest(place, size_op, id_who, of, extra, flags);
-}
-
-void blkrelay_emit(u64 place, u64 size_op, u64 id_who, void *of)
-{
-	emit(place, size_op, id_who, of, NULL, WHO_PID, &blkrelay_fast);
-}
-
-void blkrelay_emit_bio_queue(u64 place, u64 size_op, u64 id_who, void *of)
-{
-	emit(place, size_op, id_who, of, NULL, WHO_COMM, &blkrelay_fast_ends);
-}
-
-void blkrelay_emit_bio_queue_detail(u64 place, u64 size_op, u64 id_who, void *of,
-				    const struct blkrelay_extra *extra)
-{
-	emit(place, size_op, id_who, of, extra, WHO_COMM, &blkrelay_fast_ends);
-}
-
-void blkrelay_emit_issue(u64 place, u64 size_op, u64 id_who, void *of)
-{
-	emit(place, size_op, id_who, of, NULL, WHO_PID, &blkrelay_fast_ends);
-}
-
-void blkrelay_emit_complete(u64 place, u64 size_op, u64 id_who, void *of)
-{
-	emit(place, size_op, id_who, of, NULL, WHO_NOBODY, &blkrelay_fast_ends);
-}
-
-void blkrelay_emit_remap(u64 place, u64 size_op, u64 id_who, void *of,
-			 const struct blkrelay_extra *extra)
-{
-	emit(place, size_op, id_who, of, extra, WHO_PID, &blkrelay_fast);
-}
-
 /* ---- Tasks ----------------------------------------------------------------------------------- */
-
-/* Whether the current task has been named, by its present comm. */
-bool blkrelay_task_named(const struct blkrelay_cpu *cpu)
-{
-	return named(cpu, WHO_COMM, current->pid);
-}
 
 /*
  * Here and not in Rust: in a kernel without SCHEDSTATS bindgen gets task_struct's layout wrong.
@@ -422,11 +392,26 @@ int blkrelay_device(unsigned int major, unsigned int minor, struct blkrelay_reso
 static void forget_queues(struct blkrelay_cpu *cpu)
 {
 	memset(cpu->queues, 0xff, sizeof(cpu->queues));
+	cpu->queue = BLKRELAY_NOBODY;
+	cpu->ends = BLKRELAY_NOBODY;
 }
 
 static void forget_queues_here(void *unused)
 {
 	forget_queues(this_cpu_ptr(&blkrelay_cpus));
+}
+
+/* Each queue is named anew before its next event, and found to be traced or not. May sleep. */
+void blkrelay_forget_queues(void)
+{
+	unsigned int cpu;
+
+	cpus_read_lock();
+	on_each_cpu(forget_queues_here, NULL, true);
+	for_each_possible_cpu(cpu)
+		if (!cpu_online(cpu))
+			forget_queues(per_cpu_ptr(&blkrelay_cpus, cpu));
+	cpus_read_unlock();
 }
 
 /*
@@ -435,16 +420,8 @@ static void forget_queues_here(void *unused)
  */
 static int disk_added(struct device *dev)
 {
-	unsigned int cpu;
-
-	if (bdev_is_partition(dev_to_bdev(dev)))
-		return 0;
-	cpus_read_lock();
-	on_each_cpu(forget_queues_here, NULL, true);
-	for_each_possible_cpu(cpu)
-		if (!cpu_online(cpu))
-			forget_queues(per_cpu_ptr(&blkrelay_cpus, cpu));
-	cpus_read_unlock();
+	if (!bdev_is_partition(dev_to_bdev(dev)))
+		blkrelay_forget_queues();
 	return 0;
 }
 

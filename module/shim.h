@@ -14,6 +14,7 @@
 #include <linux/fs.h>
 #include <linux/poll.h>
 #include <linux/relay.h>
+#include <linux/sched.h>
 #include <linux/timekeeping.h>
 #include <linux/tracepoint.h>
 
@@ -42,8 +43,13 @@ struct blkrelay_seen {
  * struct blkrelay_cpu - one CPU's end of the stream
  * @pos:     next free slot
  * @end:     end of the sub-buffer; with @pos NULL when no sub-buffer has been begun
- * @last:    latest time given out (kept up for BLKRELAY_CLOCK_MONO only)
+ * @queue:   the queue whose events may go by the fast path (fast.rs): it is traced, this sub-buffer has named
+ *	     it, and nothing more is to be asked; or BLKRELAY_NOBODY
+ * @ends:    the same of the ends of an I/O (Q, D, C), of which a trigger may ask more
+ * @pid:     the task whose events may go by the fast path: this sub-buffer has named it; or BLKRELAY_NOBODY
  * @side:    slots of side records in this sub-buffer
+ * @comm:    @pid's comm as it was named
+ * @last:    latest time given out (kept up for BLKRELAY_CLOCK_MONO only)
  * @cpu:     which CPU this is
  * @queues:  queue ids that this sub-buffer has named, direct-mapped; all ones: none
  * @tasks:   tasks that this sub-buffer has named, direct-mapped
@@ -63,9 +69,14 @@ struct blkrelay_seen {
 struct blkrelay_cpu {
 	u64 *pos;
 	u64 *end;
-	u64 last;
+	u32 queue;
+	u32 ends;
+	u32 pid;
 	u32 side;
+	u64 comm[2];
+	u64 last;
 	u32 cpu;
+	u32 reserved;
 	u32 queues[BLKRELAY_QUEUES];
 	struct blkrelay_seen tasks[BLKRELAY_TASKS];
 	const void *filter;
@@ -121,6 +132,8 @@ enum blkrelay_layout {
 	BLKRELAY_AT_blk_mq_hw_ctx_sched_tags = FIELD_AT(blk_mq_hw_ctx, sched_tags),
 	BLKRELAY_AT_blk_mq_tags_nr_tags = FIELD_AT(blk_mq_tags, nr_tags),
 	BLKRELAY_AT_blk_mq_tags_nr_reserved_tags = FIELD_AT(blk_mq_tags, nr_reserved_tags),
+	BLKRELAY_AT_task_struct_pid = FIELD_AT(task_struct, pid),
+	BLKRELAY_AT_task_struct_comm = FIELD_AT(task_struct, comm),
 	BLKRELAY_AT_bio_bi_bdev = FIELD_AT(bio, bi_bdev),
 	BLKRELAY_AT_bio_bi_opf = FIELD_AT(bio, bi_opf),
 	BLKRELAY_AT_bio_bi_status = FIELD_AT(bio, bi_status),
@@ -194,21 +207,17 @@ enum blkrelay_values {
 };
 
 /*
- * Recording one event on this CPU. @place, @size_op and @id_who are the last three words of a
- * struct blkrelay_record but for the pid, which is added here; @of is what the event is of: its action
- * tells whether that is a bio, a request or a queue (record.rs).
+ * Recording one event on this CPU, off the fast path. @place, @size_op and @id_who are the last three words of
+ * a struct blkrelay_record but for the pid, which is added here; @of is what the event is of: its action
+ * tells whether that is a bio, a request or a queue (record.rs). @extra follows the event, unless it is NULL.
  */
-void blkrelay_emit(u64 place, u64 size_op, u64 id_who, void *of);
-void blkrelay_emit_bio_queue(u64 place, u64 size_op, u64 id_who, void *of);
-void blkrelay_emit_bio_queue_detail(u64 place, u64 size_op, u64 id_who, void *of,
-				    const struct blkrelay_extra *extra);
-void blkrelay_emit_issue(u64 place, u64 size_op, u64 id_who, void *of);
-void blkrelay_emit_complete(u64 place, u64 size_op, u64 id_who, void *of);
-void blkrelay_emit_remap(u64 place, u64 size_op, u64 id_who, void *of,
-			 const struct blkrelay_extra *extra);
+void blkrelay_emit(u64 place, u64 size_op, u64 id_who, void *of, const struct blkrelay_extra *extra);
 
 /* stream.rs: the event passes the filter of this CPU. Interrupts are off. */
 bool blkrelay_pass(const struct blkrelay_cpu *cpu, u64 place, u64 size_op, u64 id_who, void *of);
+
+/* stream.rs: whether the queue is traced at this moment. */
+bool blkrelay_is_traced(u32 queue);
 
 /*
  * stream.rs: an event that does not fit, or whose task or queue has not been named. Interrupts are
@@ -257,8 +266,9 @@ u64 blkrelay_clock(struct blkrelay_cpu *cpu);
 void blkrelay_clock_use_tsc(bool tsc);
 u32 blkrelay_tsc_khz(void);
 
-/* Which questions an event is asked besides the bitmap. */
+/* Which questions an event is asked besides whether its queue is traced. */
 void blkrelay_ask(bool filter, bool watch);
+void blkrelay_forget_queues(void);
 
 struct blkrelay_cpu *blkrelay_cpu_ptr(unsigned int cpu);
 struct blkrelay_cpu *blkrelay_this_cpu(void);

@@ -2,9 +2,9 @@
 
 //! A CPU's stream: how records get into sub-buffers.
 //!
-//! What the fast path in `shim.c` leaves comes here: first an event is put to the filter, if more is to be
-//! asked than the bitmap answers; then it is recorded, with the names that it needs, in the sub-buffer of now
-//! or the next.
+//! What the fast path (`fast.rs`) and `blkrelay_emit()` in `shim.c` leave comes here: first an event is put to the
+//! filter, if more is to be asked than the map of queues answers; then it is recorded, with the names that it
+//! needs, in the sub-buffer of now or the next.
 //!
 //! It has one writer, that CPU with interrupts off, and one reader (`reader.rs`). They meet in two
 //! counters of the relay core's. The writer fills a sub-buffer, head last, and only then has
@@ -25,6 +25,7 @@ use crate::{
         possible_cpus,
         CpusReadLock, //
     },
+    filter::FILTER,
     flight,
     record::{
         self,
@@ -63,6 +64,9 @@ pub(crate) fn fresh(cpu: u32, epoch: u32, filter: *const c_void) -> abi::blkrela
         cpu,
         epoch,
         filter,
+        queue: abi::BLKRELAY_NOBODY,
+        ends: abi::BLKRELAY_NOBODY,
+        pid: abi::BLKRELAY_NOBODY,
         queues: [abi::BLKRELAY_NOBODY; abi::BLKRELAY_QUEUES as usize],
         tasks: [nobody; abi::BLKRELAY_TASKS as usize],
         ..Default::default()
@@ -232,6 +236,9 @@ impl<'a> Stream<'a> {
         cpu.pos = core::ptr::null_mut();
         cpu.end = core::ptr::null_mut();
         // Each sub-buffer names its own tasks and queues.
+        cpu.queue = abi::BLKRELAY_NOBODY;
+        cpu.ends = abi::BLKRELAY_NOBODY;
+        cpu.pid = abi::BLKRELAY_NOBODY;
         cpu.queues.fill(abi::BLKRELAY_NOBODY);
         for task in &mut cpu.tasks {
             task.pid = abi::BLKRELAY_NOBODY;
@@ -491,7 +498,7 @@ const DEVICE_SLOTS: usize = core::mem::size_of::<abi::blkrelay_device>() / SLOT;
 
 const _: () = assert!(core::mem::size_of::<abi::blkrelay_device>() % SLOT == 0);
 
-/// Where a queue stands in the table. The same as in the shim's fast path.
+/// Where a queue stands in the table. The same as in the shim.
 fn queue_entry(queue: u32) -> usize {
     (queue % abi::BLKRELAY_QUEUES) as usize
 }
@@ -580,7 +587,17 @@ unsafe extern "C" fn blkrelay_pass(
     })
 }
 
-/// Where the fast path in the shim turns to, see `shim.h`.
+/// See `shim.h`.
+///
+/// # Safety
+///
+/// Called by the shim alone.
+#[no_mangle]
+unsafe extern "C" fn blkrelay_is_traced(queue: u32) -> bool {
+    FILTER.admit(queue as i32).is_some()
+}
+
+/// Where `blkrelay_emit()` turns to, see `shim.h`.
 ///
 /// # Safety
 ///
@@ -604,4 +621,4 @@ unsafe extern "C" fn blkrelay_emit_slow(
     }
 }
 
-declared!(blkrelay_pass, blkrelay_emit_slow);
+declared!(blkrelay_pass, blkrelay_is_traced, blkrelay_emit_slow);

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The fast path: a probe's event goes from the block layer's structures straight into this CPU's sub-buffer,
+//! without a call.
+//!
+//! It is for the usual case alone, which three comparisons tell: the event is of the same queue as the last one
+//! on this CPU, of the same task (and at Q under the same name), and there is room. Whoever has recorded that
+//! last event has seen to it that the queue is traced, that this sub-buffer has named both, and that nothing
+//! more is to be asked (`remember()` in `shim.c`); whoever changes one of these forgets the queue on every
+//! CPU. All else goes by `blkrelay_emit()`.
+//!
+//! CPU, time, order and slot belong together: interrupts are off from before the queue is compared to
+//! after the slot is taken ([`Window`]). The first comparison, outside of that, only saves an event of another disk
+//! from turning them off.
+
+#[cfg(all(CONFIG_X86_64, CONFIG_SMP))]
+pub(crate) use x86::Window;
+
+#[cfg(not(all(CONFIG_X86_64, CONFIG_SMP)))]
+pub(crate) use none::Window;
+
+/// Which field of `struct blkrelay_cpu` an event's queue is compared with.
+pub(crate) trait Of {
+    /// Whether it is one of the ends of an I/O.
+    const ENDS: bool;
+}
+
+/// Q, D or C.
+pub(crate) struct Ends;
+
+impl Of for Ends {
+    const ENDS: bool = true;
+}
+
+/// Another event.
+pub(crate) struct Middle;
+
+impl Of for Middle {
+    const ENDS: bool = false;
+}
+
+#[cfg(all(CONFIG_X86_64, CONFIG_SMP))]
+mod x86 {
+    use super::Of;
+    use crate::{
+        abi,
+        percpu::{
+            self,
+            this_cpu_is, //
+        },
+        record::SLOT,
+        slot::Slot, //
+    };
+
+    /// Free slots of this CPU's sub-buffer, with interrupts off.
+    pub(crate) struct Window {
+        at: usize,
+        flags: u64,
+    }
+
+    /// Whether an event of this queue may go by the fast path of this CPU.
+    #[inline(always)]
+    fn is_open<O: Of>(queue: i32) -> bool {
+        // SAFETY: Comparisons with this CPU's state, which is static.
+        unsafe {
+            if O::ENDS {
+                this_cpu_is!(ends, queue, { return false });
+            } else {
+                this_cpu_is!(queue, queue, { return false });
+            }
+        }
+        true
+    }
+
+    impl Window {
+        /// Room for `slots` slots of an event of this queue, if it may go by the fast path.
+        ///
+        /// `queue` is `request_queue.id` as it is: one that a record cannot carry is never remembered.
+        #[inline(always)]
+        pub(crate) fn open<O: Of>(queue: i32, slots: usize) -> Option<Self> {
+            if !is_open::<O>(queue) {
+                return None;
+            }
+            let flags = percpu::irq_save();
+
+            // Again: this may be another CPU by now.
+            if !is_open::<O>(queue) {
+                // SAFETY: As they were.
+                unsafe { percpu::irq_restore(flags) };
+                return None;
+            }
+            // SAFETY: Interrupts are off.
+            let (at, end) = unsafe { percpu::room() };
+
+            if at.wrapping_add(slots * SLOT) > end {
+                // SAFETY: As they were.
+                unsafe { percpu::irq_restore(flags) };
+                return None;
+            }
+            Some(Self { at, flags })
+        }
+
+        /// The current task, by its pid, if it may go by the fast path; else the window is closed.
+        #[inline(always)]
+        pub(crate) fn task<const BY_COMM: bool>(self) -> Option<(Self, u32)> {
+            const PID: usize = abi::blkrelay_layout_BLKRELAY_AT_task_struct_pid as usize;
+            const COMM: usize = abi::blkrelay_layout_BLKRELAY_AT_task_struct_comm as usize;
+            let task = percpu::current();
+            // SAFETY: The current task is live. Where its fields are C has said.
+            let pid = unsafe { task.add(PID).cast::<u32>().read() };
+
+            // SAFETY: Comparisons with this CPU's state; interrupts are off, and go back to what they were
+            // where the window ends.
+            unsafe {
+                this_cpu_is!(pid, pid, {
+                    // SAFETY: As they were.
+                    unsafe { percpu::irq_restore(self.flags) };
+                    return None;
+                });
+                if BY_COMM {
+                    let comm = task.add(COMM).cast::<[u64; 2]>().read_unaligned();
+
+                    if !percpu::is_comm(comm) {
+                        percpu::irq_restore(self.flags);
+                        return None;
+                    }
+                }
+            }
+            Some((self, pid))
+        }
+
+        /// The event's own slot.
+        #[inline(always)]
+        pub(crate) fn slot(&self) -> Slot {
+            // SAFETY: There is room: see `open`.
+            unsafe { Slot::new(core::ptr::with_exposed_provenance_mut(self.at)) }
+        }
+
+        /// The slot behind it, of two.
+        #[inline(always)]
+        pub(crate) fn side_slot(&self) -> Slot {
+            // SAFETY: There is room for two: see `open`, and the side record is written now.
+            unsafe {
+                percpu::count_side();
+                Slot::new(core::ptr::with_exposed_provenance_mut(
+                    self.at.wrapping_add(SLOT),
+                ))
+            }
+        }
+
+        /// The event is written: stamps it and takes its slots.
+        #[inline(always)]
+        pub(crate) fn close(self, slots: usize) {
+            self.slot().time(percpu::rdtscp());
+            // SAFETY: Interrupts are off since `open`, and as they were there afterwards.
+            unsafe {
+                percpu::move_on(self.at.wrapping_add(slots * SLOT));
+                percpu::irq_restore(self.flags);
+            }
+        }
+    }
+}
+
+/// Of a machine without a fast path.
+#[cfg(not(all(CONFIG_X86_64, CONFIG_SMP)))]
+mod none {
+    use super::Of;
+    use crate::slot::Slot;
+    use core::convert::Infallible;
+
+    pub(crate) struct Window(Infallible);
+
+    impl Window {
+        pub(crate) fn open<O: Of>(_queue: i32, _slots: usize) -> Option<Self> {
+            None
+        }
+
+        pub(crate) fn task<const BY_COMM: bool>(self) -> Option<(Self, u32)> {
+            match self.0 {}
+        }
+
+        pub(crate) fn slot(&self) -> Slot {
+            match self.0 {}
+        }
+
+        pub(crate) fn side_slot(&self) -> Slot {
+            match self.0 {}
+        }
+
+        pub(crate) fn close(self, _slots: usize) {
+            match self.0 {}
+        }
+    }
+}
