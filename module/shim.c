@@ -109,7 +109,10 @@ u32 blkrelay_tsc_khz(void)
 static DEFINE_STATIC_KEY_FALSE(blkrelay_filtering);
 static DEFINE_STATIC_KEY_FALSE(blkrelay_watching);
 
-/* Whether remember() lets a CPU's next events go by the fast path; of the ends of an I/O, because only they are watched. */
+/*
+ * Whether remember() lets a CPU's next events go by the fast path; and those of an I/O's ends, because only they
+ * are watched.
+ */
 static bool blkrelay_fast;
 static bool blkrelay_fast_ends;
 

@@ -207,8 +207,8 @@ enum blkrelay_values {
 };
 
 /*
- * Recording one event on this CPU, off the fast path. @place, @size_op and @id_who are the last three words of
- * a struct blkrelay_record but for the pid, which is added here; @of is what the event is of: its action
+ * Recording one event on this CPU, off the fast path. @place, @size_op and @id_who are the last three words
+ * of a struct blkrelay_record but for the pid, which is added here; @of is what the event is of: its action
  * tells whether that is a bio, a request or a queue (record.rs). @extra follows the event, unless it is NULL.
  */
 void blkrelay_emit(u64 place, u64 size_op, u64 id_who, void *of, const struct blkrelay_extra *extra);

@@ -153,10 +153,9 @@ const _: () = assert!(size_of::<InPlace>() == record::SLOT && cfg!(target_endian
 /// An issue: the words, as `probes.rs` packs them.
 #[inline(always)]
 fn issue(rq: &Request) -> record::Words {
-    let sector = record::request_sector(rq.cmd_flags, rq.sector);
     let id = record::request_id(rq.hctx, rq.internal_tag, rq.tag);
     record::Words {
-        place: record::place(sector, rq.queue),
+        place: record::place(rq.sector, rq.queue),
         size_op: record::pair(rq.data_len, rq.cmd_flags),
         id_who: record::pair(id, record::who(abi::BLKRELAY_D)),
     }

@@ -8,7 +8,7 @@ mod module;
 use blkrelay_format::{Action, Record};
 use module::config::{Command, Devices, Error, Events, Mode};
 use module::filter::{Asked, Filter, Ops, Place, Selection};
-use module::{abi, config, record, stamps};
+use module::{abi, config, record, slot, stamps};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use zerocopy::FromBytes;
@@ -35,17 +35,61 @@ fn stored(time: u64, words: record::Words, pid: u32) -> Record {
 
 #[test]
 fn a_request_without_a_sector_has_none() {
-    let drv_in = record::request_sector(34, 2048);
-    let drv_out = record::request_sector(35 | 1 << 11, 2048);
-    for sector in [drv_in, drv_out, u64::MAX] {
-        let record = Record {
-            place: record::place(sector, 3),
-            ..Record::default()
+    let record = Record {
+        place: record::place(u64::MAX, 3),
+        ..Record::default()
+    };
+    assert_eq!((record.sector(), record.queue()), (None, 3));
+}
+
+/// What the fast path writes field by field is what the words are.
+#[test]
+#[cfg(target_endian = "little")]
+fn a_record_in_place_is_its_words() {
+    let time = 0x0123_4567_89ab_cdef;
+    let write = |fill: &dyn Fn(slot::Slot)| {
+        let mut record = Record::default();
+        // All ones, so that what is not written is seen.
+        zerocopy::IntoBytes::as_mut_bytes(&mut record).fill(0xff);
+        // SAFETY: A record that is ours, and aligned.
+        let slot = unsafe { slot::Slot::new((&raw mut record).cast()) };
+        slot.time((time as u32, (time >> 32) as u32));
+        fill(slot);
+        record
+    };
+    for (sector, queue, hctx, internal, tag) in [
+        (0, 0, 0, -1, 0),
+        (1 << 41 | 12345, 300, 7, 513, -1),
+        (u64::MAX, 65535, 65535, -1, 65535),
+        ((1 << 48) - 2, 1, 0, 0, 9),
+    ] {
+        let (bytes, opf, bio) = (4096, 0x801, 0xffff_8881_2345_67c0_usize);
+        let queued = write(&|slot| {
+            slot.place(sector, queue);
+            slot.size_op(bytes, opf);
+            slot.id(record::bio_id(bio));
+            slot.who(record::who(abi::BLKRELAY_Q) | 4242);
+        });
+        let words = record::Words {
+            place: record::place(sector, queue),
+            size_op: record::pair(bytes, opf),
+            id_who: record::pair(record::bio_id(bio), record::who(abi::BLKRELAY_Q)),
         };
-        assert_eq!((record.sector(), record.queue()), (None, 3));
-    }
-    for opf in [0, 1, 2, 3, 33, 36] {
-        assert_eq!(record::request_sector(opf, 2048), 2048);
+        assert_eq!(queued, stored(time, words, 4242));
+        let completed = write(&|slot| {
+            slot.place(sector, queue);
+            slot.size_op(bytes, opf);
+            slot.request_id(hctx, internal, tag);
+            slot.complete_who(abi::BLKRELAY_C, 10, record::bio_id(bio));
+        });
+        let words = record::Words {
+            id_who: record::pair(
+                record::request_id(hctx, internal, tag),
+                record::complete_who(abi::BLKRELAY_C, 10, record::bio_id(bio)),
+            ),
+            ..words
+        };
+        assert_eq!(completed, stored(time, words, 0));
     }
 }
 
@@ -224,7 +268,7 @@ proptest! {
         let expected = here && operation && range.is_none_or(touches) && size;
         let passes = asked.pass(place, size_op, id_who) && selection.pass(place, size_op, id_who);
         prop_assert_eq!(passes, expected);
-        prop_assert_eq!(selection.is_bitmap(), part.is_none());
+        prop_assert_eq!(selection.is_whole_disks(), part.is_none());
     }
 
     /// Against a table that says whose an entry is: an I/O is timed exactly, to 64 ticks, as long as nobody
@@ -322,7 +366,7 @@ fn events_without_what_is_asked_for_do_not_pass() {
         sectors: None,
         sizes: None,
     };
-    assert!(all.is_nothing() && Selection::All.is_bitmap());
+    assert!(all.is_nothing() && Selection::All.is_whole_disks());
     let sets = [
         Asked {
             ops: Ops::new(config::OP_READ | config::OP_FLUSH),

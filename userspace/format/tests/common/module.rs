@@ -23,3 +23,7 @@ pub mod record;
 #[allow(dead_code, clippy::all, clippy::precedence)]
 #[path = "../../../../module/stamps.rs"]
 pub mod stamps;
+#[rustfmt::skip]
+#[allow(dead_code, clippy::all, clippy::precedence, clippy::undocumented_unsafe_blocks)]
+#[path = "../../../../module/slot.rs"]
+pub mod slot;
