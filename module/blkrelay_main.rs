@@ -31,6 +31,7 @@ mod reader;
 mod record;
 mod shared;
 mod slot;
+mod span;
 mod stamps;
 mod stream;
 mod tracepoint;

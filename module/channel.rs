@@ -34,6 +34,7 @@ use crate::{
         Shared,
         CURRENT, //
     },
+    span::Spans,
     stream::{
         self,
         on_each_cpu,
@@ -153,6 +154,7 @@ impl Channel {
         directory: *mut bindings::dentry,
         config: Config,
         queues: Queues,
+        spans: Option<Spans>,
         flight: Option<Pin<KBox<Flight>>>,
         filter: KBox<FilterSet>,
     ) -> Result<Self, OpenError> {
@@ -160,6 +162,7 @@ impl Channel {
             Shared {
                 config,
                 queues,
+                spans,
                 flight,
                 directory,
                 ended: Atomic::new(false),
@@ -233,6 +236,9 @@ impl Channel {
     /// Lets readers in, and events. Probes are registered.
     pub(crate) fn run(&self) {
         reader::admit();
+        if let Some(spans) = &self.shared().spans {
+            spans.publish();
+        }
         self.ask(!self.filter.is_map());
         FILTER.open(self.filter.selection());
     }

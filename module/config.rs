@@ -3,7 +3,7 @@
 //! The text that is written to `control`, parsed whole before anything changes.
 //!
 //! ```text
-//! start FILTER [events=default|all|NAME,...] [detail=0|1] [mode=discard|overwrite] [on_error=0|1]
+//! start FILTER [events=default|all|NAME,...] [detail=0|1] [span=0|1] [mode=discard|overwrite] [on_error=0|1]
 //!       [slower_us=N] [subbuf_size=BYTES] [subbufs=N] [hold=0|1]
 //! filter FILTER
 //! freeze
@@ -69,6 +69,8 @@ pub(crate) struct Start<'a> {
     pub(crate) events: Events,
     /// Whether each Q brings its details.
     pub(crate) detail: bool,
+    /// Whether there is one event an I/O, of its whole life, in place of these.
+    pub(crate) span: bool,
     /// What happens when the buffer is full.
     pub(crate) mode: Mode,
     /// Whether the first completion with an error freezes the flight recorder.
@@ -221,6 +223,8 @@ pub(crate) enum Error<'a> {
     BadRange(&'a str),
     /// Too many cgroups.
     TooManyCgroups,
+    /// What spans leave no choice of.
+    NotOfSpans(&'a str),
     /// A trigger without a flight recorder.
     NoFlight(&'a str),
 }
@@ -245,7 +249,7 @@ impl fmt::Display for Error<'_> {
             Error::UnknownWord(word) => (
                 "unknown word",
                 Some(word),
-                "filter takes devices= op= sector= size= cgroup=, start these and events= detail= mode= \
+                "filter takes devices= op= sector= size= cgroup=, start these and events= detail= span= mode= \
                  on_error= slower_us= subbuf_size= subbufs= hold=, the others nothing",
             ),
             Error::Duplicate(key) => ("given twice:", Some(key), "give it once"),
@@ -280,6 +284,11 @@ impl fmt::Display for Error<'_> {
             ),
             Error::BadRange(word) => ("not a range:", Some(word), "write FIRST-LAST"),
             Error::TooManyCgroups => ("too many cgroups", None, "name at most 16"),
+            Error::NotOfSpans(key) => (
+                "not of spans:",
+                Some(key),
+                "span=1 records one event of its own for an I/O; leave this out",
+            ),
             Error::NoFlight(key) => (
                 "only for a flight recorder:",
                 Some(key),
@@ -435,6 +444,7 @@ fn parse_start<'a>(
     let mut filter = FilterWords::default();
     let mut events = None;
     let mut detail = None;
+    let mut span = None;
     let mut mode = None;
     let mut on_error = None;
     let mut slower_us = None;
@@ -448,6 +458,7 @@ fn parse_start<'a>(
         match key {
             "events" => set(&mut events, key, parse_events(value, names)?)?,
             "detail" => set(&mut detail, key, parse_flag(value)?)?,
+            "span" => set(&mut span, key, parse_flag(value)?)?,
             "mode" => set(&mut mode, key, parse_mode(value)?)?,
             "on_error" => set(&mut on_error, key, parse_flag(value)?)?,
             "slower_us" => set(&mut slower_us, key, parse_number(value, &SLOWER_US)?)?,
@@ -459,6 +470,15 @@ fn parse_start<'a>(
         }
     }
 
+    let span = span.unwrap_or(false);
+    if span {
+        if events.is_some() {
+            return Err(Error::NotOfSpans("events"));
+        }
+        if detail == Some(true) {
+            return Err(Error::NotOfSpans("detail"));
+        }
+    }
     let mode = mode.unwrap_or(Mode::Discard);
     if mode == Mode::Discard {
         if on_error == Some(true) {
@@ -472,6 +492,7 @@ fn parse_start<'a>(
         filter: filter.finish()?,
         events: events.unwrap_or(Events::Default),
         detail: detail.unwrap_or(false),
+        span,
         mode,
         on_error: on_error.unwrap_or(false),
         slower_us,

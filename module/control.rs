@@ -24,6 +24,7 @@
 //! | `filter` | the other words of the filter, as they were given |
 //! | `events` | events that are recorded, with commas between; empty when idle |
 //! | `detail` | 1 if each Q brings its details |
+//! | `span` | 1 if there is one event an I/O, made of `events` |
 //! | `on_error`, `slower_us` | what triggers the flight recorder; 0 for neither |
 //! | `cause` | what has triggered it: `control`, `error` or `slow`; empty if nothing has |
 //! | `epoch` | configuration epoch; 0 when idle |
@@ -78,13 +79,15 @@ use crate::{
     },
     probes::{
         self,
-        Events, //
+        Events,
+        Recorded, //
     },
     reader,
     shared::{
         Config,
         FilterSet, //
     },
+    span::Spans,
     tracepoint::Probes, //
 };
 use core::fmt;
@@ -143,6 +146,7 @@ struct Trace {
     /// Bits of the events that are recorded.
     events: u32,
     detail: bool,
+    span: bool,
     on_error: bool,
     slower_us: u32,
     /// Thread that started it.
@@ -483,7 +487,10 @@ impl State {
                 return Err(Refusal::Running(trace.owner));
             }
         }
-        let events = probes::wanted(start.events);
+        let events = match start.span {
+            true => probes::spans(),
+            false => probes::wanted(start.events),
+        };
         if self.events.chosen(events).next().is_none() {
             return Err(Refusal::NoEvents);
         }
@@ -507,6 +514,13 @@ impl State {
         deaf(&start, events)?;
         let queues = Queues::new()?;
         let places = devices::resolve(start.filter.devices, &queues)?;
+        let spans = match start.span {
+            true => Some(Spans::new()?),
+            false => None,
+        };
+        if let Some(spans) = &spans {
+            devices::prepare(spans, places.as_deref(), &queues)?;
+        }
         let set = FilterSet::new(&start.filter, places)?;
         let clock = Clock::choose();
         let flight = match start.mode {
@@ -538,11 +552,17 @@ impl State {
         // SAFETY: No trace is running, so no probe is registered.
         unsafe { abi::blkrelay_clock_use_tsc(config.clock.code() == abi::BLKRELAY_CLOCK_TSC) };
         // SAFETY: As above; the last trace's channel is closed, and the directory goes last.
-        let channel = unsafe { Channel::open(directory.0, config, queues, flight, set) }?;
+        let channel = unsafe { Channel::open(directory.0, config, queues, spans, flight, set) }?;
         let probes = self
             .events
-            .register(events, start.detail)
+            .register(events, recorded(&start))
             .map_err(|(name, e)| Refusal::Probe(name, e))?;
+
+        if start.span && start.filter.devices == Devices::All {
+            // What comes later is seen to where it comes.
+            // SAFETY: May sleep. The channel is open.
+            unsafe { abi::blkrelay_each_disk(Some(abi::blkrelay_span_disk)) };
+        }
 
         // Now that nothing can fail.
         channel.run();
@@ -553,6 +573,7 @@ impl State {
             filter: texts.1,
             events,
             detail: start.detail,
+            span: start.span,
             on_error: start.on_error,
             slower_us: start.slower_us.unwrap_or(0),
             owner: current_pid(),
@@ -576,6 +597,13 @@ impl State {
             return Err(Refusal::Frozen("filter"));
         }
         let places = devices::resolve(filter.devices, &trace.channel.shared().queues)?;
+        if let Some(spans) = &trace.channel.shared().spans {
+            devices::prepare(spans, places.as_deref(), &trace.channel.shared().queues)?;
+            if places.is_none() {
+                // SAFETY: May sleep. The channel is open.
+                unsafe { abi::blkrelay_each_disk(Some(abi::blkrelay_span_disk)) };
+            }
+        }
         let set = FilterSet::new(&filter, places)?;
         let texts = (devices_text(filter.devices)?, filter_text(words)?);
 
@@ -634,6 +662,15 @@ impl State {
                 trace.stop();
             }
         }
+    }
+}
+
+/// What is recorded of the events.
+fn recorded(start: &Start<'_>) -> Recorded {
+    match (start.span, start.detail) {
+        (true, _) => Recorded::Spans,
+        (false, true) => Recorded::Details,
+        (false, false) => Recorded::Events,
     }
 }
 
@@ -759,6 +796,7 @@ impl State {
         let events = trace.map_or(0, |t| t.events);
         out.list("events=", self.events.chosen(events))?;
         writeln!(out, "detail={}", u8::from(trace.is_some_and(|t| t.detail)))?;
+        writeln!(out, "span={}", u8::from(trace.is_some_and(|t| t.span)))?;
         let on_error = trace.is_some_and(|t| t.on_error);
         writeln!(out, "on_error={}", u8::from(on_error))?;
         writeln!(out, "slower_us={}", trace.map_or(0, |t| t.slower_us))?;

@@ -14,10 +14,20 @@
 //! from turning them off.
 
 #[cfg(all(CONFIG_X86_64, CONFIG_SMP))]
-pub(crate) use x86::Window;
+pub(crate) use x86::{
+    is_open,
+    now,
+    time,
+    Window, //
+};
 
 #[cfg(not(all(CONFIG_X86_64, CONFIG_SMP)))]
-pub(crate) use none::Window;
+pub(crate) use none::{
+    is_open,
+    now,
+    time,
+    Window, //
+};
 
 /// Which field of `struct blkrelay_cpu` an event's queue is compared with.
 pub(crate) trait Of {
@@ -58,9 +68,11 @@ mod x86 {
         flags: u64,
     }
 
-    /// Whether an event of this queue may go by the fast path of this CPU.
+    /// Whether an event of this queue may go by the fast path of this CPU: a hint, with interrupts on.
+    ///
+    /// `queue` is `request_queue.id` as it is: one that a record cannot carry is never remembered.
     #[inline(always)]
-    fn is_open<O: Of>(queue: i32) -> bool {
+    pub(crate) fn is_open<O: Of>(queue: i32) -> bool {
         // SAFETY: Comparisons with this CPU's state, which is static.
         unsafe {
             if O::ENDS {
@@ -72,10 +84,34 @@ mod x86 {
         true
     }
 
+    const PID: usize = abi::blkrelay_layout_BLKRELAY_AT_task_struct_pid as usize;
+    const COMM: usize = abi::blkrelay_layout_BLKRELAY_AT_task_struct_comm as usize;
+
+    /// Now, on the trace's clock. [`is_open`] was true, so that is the TSC.
+    #[inline(always)]
+    pub(crate) fn time() -> u64 {
+        let (low, high) = percpu::rdtscp();
+
+        high << 32 | low
+    }
+
+    /// Now, and the current task: its pid with its tgid in the upper half, and its comm.
+    #[inline(always)]
+    pub(crate) fn now() -> (u64, u64, [u64; 2]) {
+        let task = percpu::current();
+
+        // SAFETY: The current task is live. Where its fields are C has said.
+        unsafe {
+            (
+                time(),
+                task.add(PID).cast::<u64>().read_unaligned(),
+                task.add(COMM).cast::<[u64; 2]>().read_unaligned(),
+            )
+        }
+    }
+
     impl Window {
         /// Room for `slots` slots of an event of this queue, if it may go by the fast path.
-        ///
-        /// `queue` is `request_queue.id` as it is: one that a record cannot carry is never remembered.
         #[inline(always)]
         pub(crate) fn open<O: Of>(queue: i32, slots: usize) -> Option<Self> {
             if !is_open::<O>(queue) {
@@ -103,8 +139,6 @@ mod x86 {
         /// The current task, by its pid, if it may go by the fast path; else the window is closed.
         #[inline(always)]
         pub(crate) fn task<const BY_COMM: bool>(self) -> Option<(Self, u32)> {
-            const PID: usize = abi::blkrelay_layout_BLKRELAY_AT_task_struct_pid as usize;
-            const COMM: usize = abi::blkrelay_layout_BLKRELAY_AT_task_struct_comm as usize;
             let task = percpu::current();
             // SAFETY: The current task is live. Where its fields are C has said.
             let pid = unsafe { task.add(PID).cast::<u32>().read() };
@@ -129,6 +163,33 @@ mod x86 {
             Some((self, pid))
         }
 
+        /// Goes on if the event's task is the one that may go by the fast path; else the window is closed.
+        /// `names` as in `struct blkrelay_cpu`.
+        #[inline(always)]
+        pub(crate) fn named(self, pid: u32, names: u64) -> Option<Self> {
+            // SAFETY: Comparisons with this CPU's state; interrupts are off, and go back to what they were
+            // where the window ends.
+            unsafe {
+                this_cpu_is!(pid, pid, {
+                    // SAFETY: As they were.
+                    unsafe { percpu::irq_restore(self.flags) };
+                    return None;
+                });
+                if !percpu::is_names(names) {
+                    percpu::irq_restore(self.flags);
+                    return None;
+                }
+            }
+            Some(self)
+        }
+
+        /// Nothing is written.
+        #[inline(always)]
+        pub(crate) fn abandon(self) {
+            // SAFETY: As they were in `open`.
+            unsafe { percpu::irq_restore(self.flags) };
+        }
+
         /// The event's own slot.
         #[inline(always)]
         pub(crate) fn slot(&self) -> Slot {
@@ -139,9 +200,8 @@ mod x86 {
         /// The slot behind it, of two.
         #[inline(always)]
         pub(crate) fn side_slot(&self) -> Slot {
-            // SAFETY: There is room for two: see `open`, and the side record is written now.
+            // SAFETY: There is room for two: see `open`.
             unsafe {
-                percpu::count_side();
                 Slot::new(core::ptr::with_exposed_provenance_mut(
                     self.at.wrapping_add(SLOT),
                 ))
@@ -151,7 +211,13 @@ mod x86 {
         /// The event is written: stamps it and takes its slots.
         #[inline(always)]
         pub(crate) fn close(self, slots: usize) {
-            self.slot().time(percpu::rdtscp());
+            let (low, high) = percpu::rdtscp();
+
+            self.slot().time((low as u32, high as u32));
+            if slots == 2 {
+                // SAFETY: Interrupts are off since `open`, and the side record is written.
+                unsafe { percpu::count_side() };
+            }
             // SAFETY: Interrupts are off since `open`, and as they were there afterwards.
             unsafe {
                 percpu::move_on(self.at.wrapping_add(slots * SLOT));
@@ -170,12 +236,32 @@ mod none {
 
     pub(crate) struct Window(Infallible);
 
+    pub(crate) fn is_open<O: Of>(_queue: i32) -> bool {
+        false
+    }
+
+    pub(crate) fn time() -> u64 {
+        0
+    }
+
+    pub(crate) fn now() -> (u64, u64, [u64; 2]) {
+        (0, 0, [0; 2])
+    }
+
     impl Window {
         pub(crate) fn open<O: Of>(_queue: i32, _slots: usize) -> Option<Self> {
             None
         }
 
         pub(crate) fn task<const BY_COMM: bool>(self) -> Option<(Self, u32)> {
+            match self.0 {}
+        }
+
+        pub(crate) fn named(self, _pid: u32, _names: u64) -> Option<Self> {
+            match self.0 {}
+        }
+
+        pub(crate) fn abandon(self) {
             match self.0 {}
         }
 

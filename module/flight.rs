@@ -26,6 +26,7 @@ use crate::{
         current,
         Shared, //
     },
+    span,
     stamps,
     stream::{
         on_each_cpu,
@@ -251,13 +252,14 @@ unsafe fn pull(stream: &mut Stream<'_>, flight: &Flight, cause: u32, value: u64)
 /// # Safety
 ///
 /// Called by the shim alone, from a probe, with the state of this CPU and interrupts off; `of` is what
-/// the event is of.
+/// the event is of, and `extra` is null or the side record that follows it.
 #[no_mangle]
 unsafe extern "C" fn blkrelay_watch(
     cpu: *mut abi::blkrelay_cpu,
     size_op: u64,
     id_who: u64,
     of: *mut c_void,
+    extra: *const abi::blkrelay_extra,
     recorded: bool,
 ) {
     // SAFETY: Called from a probe.
@@ -277,6 +279,12 @@ unsafe extern "C" fn blkrelay_watch(
         let now = stream.now();
 
         match action {
+            abi::BLKRELAY_SPAN => {
+                // SAFETY: By the contract: a span's times, or null.
+                let times = unsafe { extra.as_ref() };
+
+                took = times.and_then(|times| span::took(&times.slot, now));
+            }
             abi::BLKRELAY_D => stamps::begin(&table.0, of as usize, now),
             // SAFETY: The bio is being submitted, so it has a device.
             abi::BLKRELAY_Q if unsafe { is_bio_based(of.cast()) } => {
@@ -297,7 +305,7 @@ unsafe extern "C" fn blkrelay_watch(
         return;
     }
     let status = match action {
-        abi::BLKRELAY_C | abi::BLKRELAY_BIO_C if flight.watch.on_error => {
+        abi::BLKRELAY_C | abi::BLKRELAY_BIO_C | abi::BLKRELAY_SPAN if flight.watch.on_error => {
             u32::from(record::status(id_who))
         }
         _ => 0,

@@ -11,7 +11,8 @@ use crate::{
     filter,
     flight,
     probes,
-    record, //
+    record,
+    span, //
 };
 use core::mem::offset_of;
 use kernel::bindings;
@@ -42,6 +43,9 @@ check! {
         __data_len => blkrelay_layout_BLKRELAY_AT_request___data_len,
         __sector => blkrelay_layout_BLKRELAY_AT_request___sector,
         bio => blkrelay_layout_BLKRELAY_AT_request_bio,
+        biotail => blkrelay_layout_BLKRELAY_AT_request_biotail,
+        rq_flags => blkrelay_layout_BLKRELAY_AT_request_rq_flags,
+        start_time_ns => blkrelay_layout_BLKRELAY_AT_request_start_time_ns,
     }
     bindings::blk_mq_hw_ctx {
         queue_num => blkrelay_layout_BLKRELAY_AT_blk_mq_hw_ctx_queue_num,
@@ -53,6 +57,8 @@ check! {
         nr_reserved_tags => blkrelay_layout_BLKRELAY_AT_blk_mq_tags_nr_reserved_tags,
     }
     bindings::bio {
+        bi_next => blkrelay_layout_BLKRELAY_AT_bio_bi_next,
+        bi_private => blkrelay_layout_BLKRELAY_AT_bio_bi_private,
         bi_bdev => blkrelay_layout_BLKRELAY_AT_bio_bi_bdev,
         bi_opf => blkrelay_layout_BLKRELAY_AT_bio_bi_opf,
         bi_flags => blkrelay_layout_BLKRELAY_AT_bio_bi_flags,
@@ -158,5 +164,7 @@ same! {
     record::REQ_OP_DRV_IN => blkrelay_values_BLKRELAY_REQ_OP_DRV_IN,
     record::REQ_OP_DRV_OUT => blkrelay_values_BLKRELAY_REQ_OP_DRV_OUT,
     flight::STS_AGAIN => blkrelay_values_BLKRELAY_STS_AGAIN,
+    span::RQF_IO_STAT => blkrelay_values_BLKRELAY_RQF_IO_STAT,
+    span::RQF_FLUSH_SEQ => blkrelay_values_BLKRELAY_RQF_FLUSH_SEQ,
     probes::MQ_REQ_RESERVED => blkrelay_values_BLKRELAY_MQ_REQ_RESERVED,
 }

@@ -51,6 +51,26 @@ pub(crate) unsafe fn is_comm(comm: [u64; 2]) -> bool {
     true
 }
 
+/// As [`is_comm`], of the word that stands for both halves in a span's stamp.
+///
+/// # Safety
+///
+/// Interrupts are off.
+#[inline(always)]
+pub(crate) unsafe fn is_names(names: u64) -> bool {
+    // SAFETY: A comparison with this CPU's state.
+    unsafe {
+        kernel::asm!(
+            "cmpq {names}, %gs:blkrelay_cpus+{at}(%rip); jne {otherwise}";
+            names = in(reg) names,
+            at = const offset_of!(abi::blkrelay_cpu, names),
+            otherwise = label { return false },
+            options(nostack, readonly),
+        )
+    };
+    true
+}
+
 /// The next free slot and the end of this CPU's sub-buffer. Both 0 if none has been begun.
 ///
 /// # Safety
@@ -161,16 +181,17 @@ pub(crate) unsafe fn irq_restore(flags: u64) {
 
 /// The TSC, lower and upper half, read after all that comes before it: `rdtsc_ordered()` on a CPU with RDTSCP.
 #[inline(always)]
-pub(crate) fn rdtscp() -> (u32, u32) {
-    let (low, high): (u32, u32);
+pub(crate) fn rdtscp() -> (u64, u64) {
+    let (low, high): (u64, u64);
 
-    // SAFETY: Whoever lets events go by the fast path has asked whether the CPU has it (`blkrelay_ask`).
+    // SAFETY: Whoever lets events go by the fast path has asked whether the CPU has it (`blkrelay_ask`). It clears
+    // the registers' upper halves.
     unsafe {
         kernel::asm!(
             "rdtscp";
-            lateout("eax") low,
-            lateout("edx") high,
-            lateout("ecx") _,
+            lateout("rax") low,
+            lateout("rdx") high,
+            lateout("rcx") _,
             options(nostack, preserves_flags, nomem),
         )
     };

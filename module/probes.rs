@@ -95,6 +95,41 @@ probes! {
     c"blk_zone_append_update_request_bio", "ZONE_APPEND", true, blkrelay_probe_zone_append, blkrelay_probe_zone_append;
 }
 
+/// The probes of a trace of spans, each with its tracepoint.
+const SPANS: &[(&CStr, *mut c_void)] = &[
+    (
+        c"block_bio_queue",
+        abi::blkrelay_probe_span_queue as *mut c_void,
+    ),
+    (
+        c"block_split",
+        abi::blkrelay_probe_span_split as *mut c_void,
+    ),
+    (
+        c"block_rq_issue",
+        abi::blkrelay_probe_span_issue as *mut c_void,
+    ),
+    (
+        c"block_rq_complete",
+        abi::blkrelay_probe_span_complete as *mut c_void,
+    ),
+    (
+        c"block_bio_complete",
+        abi::blkrelay_probe_span_bio_complete as *mut c_void,
+    ),
+];
+
+/// What is recorded of the events that are wanted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Recorded {
+    /// Each event.
+    Events,
+    /// Each event, and each Q's details.
+    Details,
+    /// Spans, which are none of these events.
+    Spans,
+}
+
 /// Names of all events, in the order of the bits of [`config::Events::Some`].
 pub(crate) const NAMES: [&str; ROWS.len()] = {
     let mut names = [""; ROWS.len()];
@@ -118,6 +153,14 @@ pub(crate) fn wanted(events: config::Events) -> u32 {
             .filter(|(_, row)| row.default)
             .fold(0, |mask, (n, _)| mask | bit(n)),
     }
+}
+
+/// The bits of the events that spans are made of.
+pub(crate) fn spans() -> u32 {
+    ROWS.iter()
+        .enumerate()
+        .filter(|(_, row)| SPANS.iter().any(|(name, _)| *name == row.tracepoint))
+        .fold(0, |mask, (n, _)| mask | bit(n))
 }
 
 /// The bits of the events with these names.
@@ -163,7 +206,7 @@ impl Events {
     pub(crate) fn register(
         &self,
         wanted: u32,
-        detail: bool,
+        recorded: Recorded,
     ) -> Result<Probes, (&'static CStr, Error)> {
         let mut probes = Probes::none();
 
@@ -171,7 +214,13 @@ impl Events {
             let Some(tracepoint) = tracepoint.filter(|_| wanted & bit(n) != 0) else {
                 continue;
             };
-            let probe = if detail { row.detailed } else { row.probe };
+            let span = SPANS.iter().find(|(name, _)| *name == row.tracepoint);
+            let probe = match (recorded, span) {
+                (Recorded::Events, _) => row.probe,
+                (Recorded::Details, _) => row.detailed,
+                (Recorded::Spans, Some((_, probe))) => *probe,
+                (Recorded::Spans, None) => continue,
+            };
 
             // SAFETY: The compiler has compared the probe with the tracepoint of that name, see
             // `probes!` and `blkrelay_check_signatures()`. It runs in any context, see above.
@@ -253,7 +302,7 @@ unsafe fn slow_bio(bio: *mut bio, queue: u16, action: u32) {
     // SAFETY: By the contract.
     let words = unsafe { bio_words(bio, queue, 0, action) };
 
-    words.emit(bio.cast(), None);
+    words.emit(bio.cast(), None, None);
 }
 
 /// Records an event of a bio. At Q the task is compared by its name, too: that is where it may be another.
@@ -326,7 +375,7 @@ unsafe fn slow_request(rq: *mut request, queue: u16, action: u32) {
     // SAFETY: By the contract.
     let words = unsafe { request_words(rq, queue, (*rq).__data_len, record::who(action)) };
 
-    words.emit(rq.cast(), None);
+    words.emit(rq.cast(), None, None);
 }
 
 /// Records an event of a request.
@@ -371,7 +420,7 @@ unsafe fn slow_completion(rq: *mut request, queue: u16, action: u32, error: u8, 
     // SAFETY: By the contract.
     let words = unsafe { request_words(rq, queue, nr_bytes, who) };
 
-    words.emit(rq.cast(), None);
+    words.emit(rq.cast(), None, None);
 }
 
 /// Records a completion of a request, whole or in part.
@@ -405,13 +454,20 @@ unsafe fn emit_completion<O: Of>(rq: *mut request, action: u32, error: u8, nr_by
 // ---- Other events -----------------------------------------------------------------------------------
 
 impl Words {
-    /// Records the event that these are of, off the fast path; `extra` follows it. `of` is what it is of.
+    /// Records the event that these are of, off the fast path; `extra` follows it. `of` is what it is of;
+    /// `by` is for spans, others name the current task or nobody.
     #[inline(always)]
-    fn emit(self, of: *mut c_void, extra: Option<&abi::blkrelay_extra>) {
+    pub(crate) fn emit(
+        self,
+        of: *mut c_void,
+        extra: Option<&abi::blkrelay_extra>,
+        by: Option<&abi::blkrelay_submitter>,
+    ) {
         let extra = extra.map_or(core::ptr::null(), core::ptr::from_ref);
+        let by = by.map_or(core::ptr::null(), core::ptr::from_ref);
 
         // SAFETY: Who has made the words has read them from `of`, and calls this before it goes.
-        unsafe { abi::blkrelay_emit(self.place, self.size_op, self.id_who, of, extra) };
+        unsafe { abi::blkrelay_emit(self.place, self.size_op, self.id_who, of, extra, by) };
     }
 }
 
@@ -458,7 +514,7 @@ unsafe fn emit_queue(
             id_who: record::pair(id, record::who(action)),
         };
 
-        words.emit(q.cast(), None);
+        words.emit(q.cast(), None, None);
     }
 }
 
@@ -504,7 +560,7 @@ unsafe extern "C" fn blkrelay_probe_bio_queue_detail(_: *mut c_void, bio: *mut b
     // SAFETY: The bio is being submitted.
     let words = unsafe { bio_words(bio, queue, 0, abi::BLKRELAY_Q) };
 
-    words.emit(bio.cast(), Some(&detail));
+    words.emit(bio.cast(), Some(&detail), None);
 }
 
 /// A bio is appended to a request.
@@ -586,7 +642,7 @@ unsafe extern "C" fn blkrelay_probe_bio_remap(_: *mut c_void, bio: *mut bio, dev
         // SAFETY: The bio is being submitted.
         let words = unsafe { bio_words(bio, queue, start, abi::BLKRELAY_A) };
 
-        words.emit(bio.cast(), Some(&self::from(dev, from)));
+        words.emit(bio.cast(), Some(&self::from(dev, from)), None);
     }
 }
 
@@ -625,7 +681,7 @@ unsafe extern "C" fn blkrelay_probe_bio_complete(
         id_who: record::pair(id, record::complete_who(abi::BLKRELAY_BIO_C, status, id)),
     };
 
-    words.emit(bio.cast(), None);
+    words.emit(bio.cast(), None, None);
 }
 
 /// A request goes into the scheduler.
@@ -727,7 +783,7 @@ unsafe extern "C" fn blkrelay_probe_rq_remap(
     let words =
         unsafe { request_words(rq, queue, (*rq).__data_len, record::who(abi::BLKRELAY_RQ_A)) };
 
-    words.emit(rq.cast(), Some(&self::from(dev, from)));
+    words.emit(rq.cast(), Some(&self::from(dev, from)), None);
 }
 
 /// `BLK_MQ_REQ_RESERVED` (`include/linux/blk-mq.h`); `layout.rs` compares it with the kernel's.

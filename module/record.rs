@@ -77,7 +77,7 @@ pub(crate) const fn who(action: u32) -> u32 {
     action << abi::BLKRELAY_WHO_SHIFT
 }
 
-/// Packs `blkrelay_record.who` of a completion: an action that [`is_completion`]. `head` is the id of
+/// Packs `blkrelay_record.who` of a completion: C, BIO_C, ERROR or SPAN. `head` is the id of
 /// the request's first bio, or of the bio itself.
 #[inline(always)]
 pub(crate) const fn complete_who(action: u32, status: u8, head: u32) -> u32 {
@@ -95,7 +95,7 @@ pub(crate) enum Kind {
     Queue,
 }
 
-/// What an event with this action is of.
+/// What an event with this action is of. A span's is of a request, unless its side record says otherwise.
 pub(crate) const fn kind(action: u32) -> Kind {
     match action {
         abi::BLKRELAY_Q
@@ -114,14 +114,6 @@ pub(crate) const fn kind(action: u32) -> Kind {
         | abi::BLKRELAY_ZONE_UNPLUG => Kind::Queue,
         _ => Kind::Request,
     }
-}
-
-/// Whether an event with this action is a completion's: one that names no task.
-pub(crate) const fn is_completion(action: u32) -> bool {
-    matches!(
-        action,
-        abi::BLKRELAY_C | abi::BLKRELAY_BIO_C | abi::BLKRELAY_ERROR
-    )
 }
 
 /// The two 32-bit fields that [`pair`] has packed, the one at the lower address first.

@@ -16,7 +16,8 @@ use crate::{
         Place,
         Selection, //
     },
-    flight::Flight, //
+    flight::Flight,
+    span::Spans, //
 };
 use core::{
     ffi::c_void,
@@ -54,6 +55,8 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     /// The queues that the trace names.
     pub(crate) queues: Queues,
+    /// If spans are recorded.
+    pub(crate) spans: Option<Spans>,
     /// In mode `overwrite`.
     pub(crate) flight: Option<Pin<KBox<Flight>>>,
     /// The debugfs directory that the data files are in.
@@ -62,7 +65,7 @@ pub(crate) struct Shared {
     pub(crate) ended: Atomic<bool>,
 }
 
-// SAFETY: All of it is plain data or locks for itself: the queues and the flight recorder are atomics,
+// SAFETY: All of it is plain data or locks for itself: the queues, the stamps and the flight recorder are atomics,
 // and the directory is handed to debugfs only.
 unsafe impl Send for Shared {}
 

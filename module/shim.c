@@ -78,6 +78,20 @@ u64 blkrelay_clock(struct blkrelay_cpu *cpu)
 	return blkrelay_clock_is_tsc() ? blkrelay_clock_tsc() : blkrelay_clock_mono(cpu);
 }
 
+/* The trace's clock, from anywhere. */
+u64 blkrelay_stamp(void)
+{
+	unsigned long flags;
+	u64 now;
+
+	if (blkrelay_clock_is_tsc())
+		return blkrelay_clock_tsc();
+	local_irq_save(flags);
+	now = blkrelay_clock_mono(this_cpu_ptr(&blkrelay_cpus));
+	local_irq_restore(flags);
+	return now;
+}
+
 static void set_key(struct static_key *key, bool on)
 {
 	if (on)
@@ -154,18 +168,31 @@ static_assert(sizeof(struct blkrelay_from) == BLKRELAY_RECORD_SIZE);
 static_assert(sizeof(struct blkrelay_detail) == BLKRELAY_RECORD_SIZE);
 static_assert(sizeof(struct blkrelay_stop) == BLKRELAY_RECORD_SIZE);
 static_assert(sizeof(struct blkrelay_extra) == BLKRELAY_RECORD_SIZE);
+static_assert(sizeof(struct blkrelay_times) == BLKRELAY_RECORD_SIZE);
+/* Read as one word (span.rs). */
+static_assert(offsetof(struct task_struct, tgid) == offsetof(struct task_struct, pid) + 4);
 static_assert(sizeof(struct blkrelay_device) == 3 * BLKRELAY_RECORD_SIZE);
 static_assert(sizeof(struct blkrelay_seen) == 32);
 static_assert(sizeof_field(struct blkrelay_task, comm) == TASK_COMM_LEN);
 
-/* Whether the current task has been named, by its present comm. */
-bool blkrelay_task_named(const struct blkrelay_cpu *cpu)
+/* Whether the task has been named, by this comm. */
+bool blkrelay_task_named(const struct blkrelay_cpu *cpu, const struct blkrelay_submitter *by)
 {
-	const struct blkrelay_seen *seen = &cpu->tasks[(u32)current->pid % BLKRELAY_TASKS];
+	const struct blkrelay_seen *seen = &cpu->tasks[by->pid % BLKRELAY_TASKS];
 
-	return seen->pid == current->pid &&
-	       seen->comm[0] == get_unaligned((u64 *)current->comm) &&
-	       seen->comm[1] == get_unaligned((u64 *)(current->comm + 8));
+	return seen->pid == by->pid && seen->comm[0] == by->comm[0] && seen->comm[1] == by->comm[1];
+}
+
+/*
+ * The current task. comm may be rewritten meanwhile; what counts is that the record and the table agree, so
+ * that the next event compares with what was written.
+ */
+void blkrelay_submitter_now(struct blkrelay_submitter *by)
+{
+	by->pid = current->pid;
+	by->tgid = current->tgid;
+	by->comm[0] = get_unaligned((u64 *)current->comm);
+	by->comm[1] = get_unaligned((u64 *)(current->comm + 8));
 }
 
 /* Where who stands in @id_who: at the higher address, as record::pair() has it. */
@@ -177,13 +204,13 @@ bool blkrelay_task_named(const struct blkrelay_cpu *cpu)
 
 /* Stores an event, if there is room for it and all names have been given. Interrupts are off. */
 static bool store(struct blkrelay_cpu *cpu, u64 place, u64 size_op, u64 id_who,
-		  const struct blkrelay_extra *extra, bool task)
+		  const struct blkrelay_extra *extra, const struct blkrelay_submitter *by)
 {
 	const ptrdiff_t words = (extra ? 2 : 1) * BLKRELAY_RECORD_SIZE / sizeof(u64);
 	u32 queue = place >> BLKRELAY_SECTOR_BITS;
 	u64 *slot = cpu->pos;
 
-	if ((task && !blkrelay_task_named(cpu)) ||
+	if ((by && !blkrelay_task_named(cpu, by)) ||
 	    cpu->queues[queue % BLKRELAY_QUEUES] != queue || cpu->end - slot < words)
 		return false;
 
@@ -200,7 +227,7 @@ static bool store(struct blkrelay_cpu *cpu, u64 place, u64 size_op, u64 id_who,
 }
 
 /* The next event of this task on this queue may go by the fast path. Interrupts are off. */
-static void remember(struct blkrelay_cpu *cpu, u64 place, bool task)
+static void remember(struct blkrelay_cpu *cpu, u64 place, const struct blkrelay_submitter *by)
 {
 	u32 queue = place >> BLKRELAY_SECTOR_BITS;
 
@@ -214,61 +241,61 @@ static void remember(struct blkrelay_cpu *cpu, u64 place, bool task)
 		cpu->queue = queue;
 		cpu->ends = READ_ONCE(blkrelay_fast_ends) ? queue : BLKRELAY_NOBODY;
 	}
-	if (task && blkrelay_task_named(cpu)) {
-		const struct blkrelay_seen *seen = &cpu->tasks[current->pid % BLKRELAY_TASKS];
-
-		cpu->pid = seen->pid;
-		cpu->comm[0] = seen->comm[0];
-		cpu->comm[1] = seen->comm[1];
+	if (by && blkrelay_task_named(cpu, by)) {
+		cpu->pid = by->pid;
+		cpu->comm[0] = by->comm[0];
+		cpu->comm[1] = by->comm[1];
+		cpu->names = by->comm[0] + 2 * by->comm[1];
 	}
 }
 
-void blkrelay_emit(u64 place, u64 size_op, u64 id_who, void *of, const struct blkrelay_extra *extra)
+void blkrelay_emit(u64 place, u64 size_op, u64 id_who, void *of, const struct blkrelay_extra *extra,
+		   const struct blkrelay_submitter *by)
 {
 	u8 action = id_who >> (WHO_SHIFT + BLKRELAY_WHO_SHIFT);
-	/* At a completion whoever was interrupted is not the owner. */
-	bool task = action != BLKRELAY_C && action != BLKRELAY_BIO_C && action != BLKRELAY_ERROR;
+	struct blkrelay_submitter current_task;
 	struct blkrelay_cpu *cpu;
 	unsigned long flags;
 	bool pass;
 
-	if (task)
-		id_who |= (u64)current->pid << WHO_SHIFT;
+	/* At a completion whoever was interrupted is not the owner. */
+	if (action != BLKRELAY_C && action != BLKRELAY_BIO_C && action != BLKRELAY_ERROR &&
+	    action != BLKRELAY_SPAN) {
+		blkrelay_submitter_now(&current_task);
+		by = &current_task;
+		id_who |= (u64)by->pid << WHO_SHIFT;
+	}
 
 	/* CPU, time, order and slot belong together: no interrupt and no migration between them. */
 	local_irq_save(flags);
 	cpu = this_cpu_ptr(&blkrelay_cpus);
 	pass = !static_branch_unlikely(&blkrelay_filtering) ||
-	       blkrelay_pass(cpu, place, size_op, id_who, of);
+	       blkrelay_pass(cpu, place, size_op, id_who, of, extra);
 	if (pass) {
-		if (!store(cpu, place, size_op, id_who, extra, task))
-			blkrelay_emit_slow(cpu, place, size_op, id_who, of, extra);
-		remember(cpu, place, task);
+		if (!store(cpu, place, size_op, id_who, extra, by))
+			blkrelay_emit_slow(cpu, place, size_op, id_who, of, extra, by);
+		remember(cpu, place, by);
 	}
 	if (static_branch_unlikely(&blkrelay_watching))
-		blkrelay_watch(cpu, size_op, id_who, of, pass);
+		blkrelay_watch(cpu, size_op, id_who, of, extra, pass);
 	local_irq_restore(flags);
 }
 
 /* ---- Tasks ----------------------------------------------------------------------------------- */
 
-/*
- * Here and not in Rust: in a kernel without SCHEDSTATS bindgen gets task_struct's layout wrong.
- * comm may be rewritten meanwhile; what counts is that the record and the table agree, so that the
- * next Q compares with what was written.
- */
-void blkrelay_name_task(struct blkrelay_cpu *cpu, struct blkrelay_task *task)
+void blkrelay_name_task(struct blkrelay_cpu *cpu, struct blkrelay_task *task,
+			const struct blkrelay_submitter *by)
 {
-	struct blkrelay_seen *seen = &cpu->tasks[(u32)current->pid % BLKRELAY_TASKS];
+	struct blkrelay_seen *seen = &cpu->tasks[by->pid % BLKRELAY_TASKS];
 
-	seen->comm[0] = get_unaligned((u64 *)current->comm);
-	seen->comm[1] = get_unaligned((u64 *)(current->comm + 8));
-	seen->pid = current->pid;
+	seen->comm[0] = by->comm[0];
+	seen->comm[1] = by->comm[1];
+	seen->pid = by->pid;
 
 	memcpy(task->comm, seen->comm, sizeof(task->comm));
 	task->comm[sizeof(task->comm) - 1] = '\0';
-	task->pid = current->pid;
-	task->tgid = current->tgid;
+	task->pid = by->pid;
+	task->tgid = by->tgid;
 	task->reserved = 0;
 	task->who = (u32)BLKRELAY_TASK << BLKRELAY_WHO_SHIFT | 1;
 }
@@ -423,14 +450,42 @@ void blkrelay_forget_queues(void)
  */
 static int disk_added(struct device *dev)
 {
-	if (!bdev_is_partition(dev_to_bdev(dev)))
-		blkrelay_forget_queues();
+	if (bdev_is_partition(dev_to_bdev(dev)))
+		return 0;
+	cpus_read_lock();
+	blkrelay_span_disk(bdev_get_queue(dev_to_bdev(dev)));
+	cpus_read_unlock();
+	blkrelay_forget_queues();
 	return 0;
 }
 
 static struct class_interface disks = {
 	.add_dev = disk_added,
 };
+
+/* Calls for the queue of every disk there is. May sleep. */
+void blkrelay_each_disk(void (*call)(struct request_queue *q))
+{
+	struct class_dev_iter iter;
+	struct device *dev;
+
+	class_dev_iter_init(&iter, disks.class, NULL, NULL);
+	while ((dev = class_dev_iter_next(&iter)))
+		if (!bdev_is_partition(dev_to_bdev(dev)))
+			call(bdev_get_queue(dev_to_bdev(dev)));
+	class_dev_iter_exit(&iter);
+}
+
+/*
+ * Tags that a hardware queue may give out: the driver's, or a scheduler's, whose number is that of the queue's
+ * requests and at first twice BLKDEV_DEFAULT_RQ. 0 for a bio-based driver.
+ */
+u32 blkrelay_queue_tags(struct request_queue *q)
+{
+	if (!q->tag_set)
+		return 0;
+	return max3(q->tag_set->queue_depth, (u32)q->nr_requests, 2U * BLKDEV_DEFAULT_RQ);
+}
 
 /* The block class is not exported, but a disk that is never added is of it. */
 int blkrelay_disks_init(void)
@@ -591,6 +646,11 @@ static void __maybe_unused blkrelay_check_signatures(void)
 	check_trace_callback_type_disk_zone_wplug_add_bio(blkrelay_probe_zone_plug);
 	check_trace_callback_type_blk_zone_wplug_bio(blkrelay_probe_zone_unplug);
 	check_trace_callback_type_blk_zone_append_update_request_bio(blkrelay_probe_zone_append);
+	check_trace_callback_type_block_bio_queue(blkrelay_probe_span_queue);
+	check_trace_callback_type_block_split(blkrelay_probe_span_split);
+	check_trace_callback_type_block_rq_issue(blkrelay_probe_span_issue);
+	check_trace_callback_type_block_rq_complete(blkrelay_probe_span_complete);
+	check_trace_callback_type_block_bio_complete(blkrelay_probe_span_bio_complete);
 }
 
 /* ---- Readers --------------------------------------------------------------------------------- */

@@ -36,6 +36,18 @@ struct blkrelay_seen {
 	u32 reserved[3];
 };
 
+/**
+ * struct blkrelay_submitter - a task as it was when it did something
+ * @pid:  thread id in the initial pid namespace
+ * @tgid: process id likewise
+ * @comm: its comm
+ */
+struct blkrelay_submitter {
+	u32 pid;
+	u32 tgid;
+	u64 comm[2];
+};
+
 /* No thread and no queue has this id. */
 #define BLKRELAY_NOBODY	0xffffffffu /* all bytes alike */
 
@@ -49,6 +61,7 @@ struct blkrelay_seen {
  * @pid:     the task whose events may go by the fast path: this sub-buffer has named it; or BLKRELAY_NOBODY
  * @side:    slots of side records in this sub-buffer
  * @comm:    @pid's comm as it was named
+ * @names:   @comm as a span compares it (span.rs): the first half and twice the second
  * @last:    latest time given out (kept up for BLKRELAY_CLOCK_MONO only)
  * @cpu:     which CPU this is
  * @queues:  queue ids that this sub-buffer has named, direct-mapped; all ones: none
@@ -74,6 +87,7 @@ struct blkrelay_cpu {
 	u32 pid;
 	u32 side;
 	u64 comm[2];
+	u64 names;
 	u64 last;
 	u32 cpu;
 	u32 reserved;
@@ -127,13 +141,19 @@ enum blkrelay_layout {
 	BLKRELAY_AT_request___data_len = FIELD_AT(request, __data_len),
 	BLKRELAY_AT_request___sector = FIELD_AT(request, __sector),
 	BLKRELAY_AT_request_bio = FIELD_AT(request, bio),
+	BLKRELAY_AT_request_biotail = FIELD_AT(request, biotail),
+	BLKRELAY_AT_request_rq_flags = FIELD_AT(request, rq_flags),
+	BLKRELAY_AT_request_start_time_ns = FIELD_AT(request, start_time_ns),
 	BLKRELAY_AT_blk_mq_hw_ctx_queue_num = FIELD_AT(blk_mq_hw_ctx, queue_num),
 	BLKRELAY_AT_blk_mq_hw_ctx_tags = FIELD_AT(blk_mq_hw_ctx, tags),
 	BLKRELAY_AT_blk_mq_hw_ctx_sched_tags = FIELD_AT(blk_mq_hw_ctx, sched_tags),
 	BLKRELAY_AT_blk_mq_tags_nr_tags = FIELD_AT(blk_mq_tags, nr_tags),
 	BLKRELAY_AT_blk_mq_tags_nr_reserved_tags = FIELD_AT(blk_mq_tags, nr_reserved_tags),
 	BLKRELAY_AT_task_struct_pid = FIELD_AT(task_struct, pid),
+	BLKRELAY_AT_task_struct_tgid = FIELD_AT(task_struct, tgid),
 	BLKRELAY_AT_task_struct_comm = FIELD_AT(task_struct, comm),
+	BLKRELAY_AT_bio_bi_next = FIELD_AT(bio, bi_next),
+	BLKRELAY_AT_bio_bi_private = FIELD_AT(bio, bi_private),
 	BLKRELAY_AT_bio_bi_bdev = FIELD_AT(bio, bi_bdev),
 	BLKRELAY_AT_bio_bi_opf = FIELD_AT(bio, bi_opf),
 	BLKRELAY_AT_bio_bi_status = FIELD_AT(bio, bi_status),
@@ -204,17 +224,22 @@ enum blkrelay_values {
 	BLKRELAY_REQ_OP_DRV_OUT = (u32)REQ_OP_DRV_OUT,
 	BLKRELAY_MQ_REQ_RESERVED = (u32)BLK_MQ_REQ_RESERVED,
 	BLKRELAY_STS_AGAIN = (u32)BLK_STS_AGAIN,
+	BLKRELAY_RQF_IO_STAT = (u32)RQF_IO_STAT,
+	BLKRELAY_RQF_FLUSH_SEQ = (u32)RQF_FLUSH_SEQ,
 };
 
 /*
  * Recording one event on this CPU, off the fast path. @place, @size_op and @id_who are the last three words
  * of a struct blkrelay_record but for the pid, which is added here; @of is what the event is of: its action
- * tells whether that is a bio, a request or a queue (record.rs). @extra follows the event, unless it is NULL.
+ * tells whether that is a bio, a request or a queue (record.rs, stream.rs). @extra follows the event, unless it
+ * is NULL. @by is whom it names: NULL stands for the current task, and for nobody at a completion.
  */
-void blkrelay_emit(u64 place, u64 size_op, u64 id_who, void *of, const struct blkrelay_extra *extra);
+void blkrelay_emit(u64 place, u64 size_op, u64 id_who, void *of, const struct blkrelay_extra *extra,
+		   const struct blkrelay_submitter *by);
 
 /* stream.rs: the event passes the filter of this CPU. Interrupts are off. */
-bool blkrelay_pass(const struct blkrelay_cpu *cpu, u64 place, u64 size_op, u64 id_who, void *of);
+bool blkrelay_pass(const struct blkrelay_cpu *cpu, u64 place, u64 size_op, u64 id_who, void *of,
+		   const struct blkrelay_extra *extra);
 
 /* stream.rs: whether the queue is traced at this moment. */
 bool blkrelay_is_traced(u32 queue);
@@ -224,10 +249,14 @@ bool blkrelay_is_traced(u32 queue);
  * off.
  */
 void blkrelay_emit_slow(struct blkrelay_cpu *cpu, u64 place, u64 size_op, u64 id_who, void *of,
-			const struct blkrelay_extra *extra);
+			const struct blkrelay_extra *extra, const struct blkrelay_submitter *by);
 
 /* flight.rs: the event may be what pulls the trigger, if it was recorded. Interrupts are off. */
-void blkrelay_watch(struct blkrelay_cpu *cpu, u64 size_op, u64 id_who, void *of, bool recorded);
+void blkrelay_watch(struct blkrelay_cpu *cpu, u64 size_op, u64 id_who, void *of,
+		    const struct blkrelay_extra *extra, bool recorded);
+
+/* span.rs: a disk has come, or is there. May sleep; the channel stays meanwhile. */
+void blkrelay_span_disk(struct request_queue *q);
 
 /* probes.rs */
 void blkrelay_probe_bio_queue(void *data, struct bio *bio);
@@ -260,9 +289,17 @@ void blkrelay_probe_zone_unplug(void *data, struct request_queue *q, unsigned in
 				sector_t sector, unsigned int nr_sectors);
 void blkrelay_probe_zone_append(void *data, struct request *rq);
 
+void blkrelay_probe_span_queue(void *data, struct bio *bio);
+void blkrelay_probe_span_split(void *data, struct bio *bio, unsigned int new_sector);
+void blkrelay_probe_span_issue(void *data, struct request *rq);
+void blkrelay_probe_span_complete(void *data, struct request *rq, blk_status_t error,
+				  unsigned int nr_bytes);
+void blkrelay_probe_span_bio_complete(void *data, struct request_queue *q, struct bio *bio);
+
 void blkrelay_synchronize_probes(void);
 
 u64 blkrelay_clock(struct blkrelay_cpu *cpu);
+u64 blkrelay_stamp(void);
 void blkrelay_clock_use_tsc(bool tsc);
 u32 blkrelay_tsc_khz(void);
 
@@ -275,9 +312,13 @@ struct blkrelay_cpu *blkrelay_this_cpu(void);
 struct rchan_buf *blkrelay_buf(struct rchan *chan);
 bool blkrelay_bio_in_cgroup(struct bio *bio, u64 id);
 u64 blkrelay_bio_cgroup(struct bio *bio);
-bool blkrelay_task_named(const struct blkrelay_cpu *cpu);
-void blkrelay_name_task(struct blkrelay_cpu *cpu, struct blkrelay_task *task);
+bool blkrelay_task_named(const struct blkrelay_cpu *cpu, const struct blkrelay_submitter *by);
+void blkrelay_name_task(struct blkrelay_cpu *cpu, struct blkrelay_task *task,
+			const struct blkrelay_submitter *by);
+void blkrelay_submitter_now(struct blkrelay_submitter *by);
 u32 blkrelay_current_pid(void);
+u32 blkrelay_queue_tags(struct request_queue *q);
+void blkrelay_each_disk(void (*call)(struct request_queue *q));
 
 bool blkrelay_cpu_possible(unsigned int cpu);
 bool blkrelay_cpu_online(unsigned int cpu);

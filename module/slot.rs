@@ -73,8 +73,16 @@ impl Slot {
     /// `blkrelay_record.id` of a request, as `record::request_id` packs it.
     #[inline(always)]
     pub(crate) fn request_id(self, hctx: u32, internal_tag: i32, tag: i32) {
+        self.tag(
+            hctx,
+            if internal_tag < 0 { tag } else { internal_tag } as u32,
+        );
+    }
+
+    /// `blkrelay_record.id` of a request, of the tag that it goes by.
+    #[inline(always)]
+    pub(crate) fn tag(self, hctx: u32, tag: u32) {
         const AT: usize = offset_of!(abi::blkrelay_record, id);
-        let tag = if internal_tag < 0 { tag } else { internal_tag };
 
         // SAFETY: A field of a record.
         unsafe {
@@ -100,6 +108,42 @@ impl Slot {
             self.put(AT, head as u16);
             self.put(AT + abi::BLKRELAY_STATUS_SHIFT as usize / 8, status);
             self.put(AT + abi::BLKRELAY_WHO_SHIFT as usize / 8, action as u8);
+        }
+    }
+
+    /// `blkrelay_record.who` of a whole span of one bio.
+    #[inline(always)]
+    pub(crate) fn span_who(self, status: u8) {
+        const AT: usize = offset_of!(abi::blkrelay_record, who);
+
+        // SAFETY: A field of a record.
+        unsafe {
+            self.put(AT, abi::BLKRELAY_SPAN << abi::BLKRELAY_WHO_SHIFT | 1);
+            self.put(AT + abi::BLKRELAY_STATUS_SHIFT as usize / 8, status);
+        }
+    }
+
+    /// `blkrelay_times.queue`, `.pid`, and `.who` without flags.
+    #[inline(always)]
+    pub(crate) fn queued(self, time: u64, pid: u32) {
+        // SAFETY: Fields of a side record.
+        unsafe {
+            self.put(offset_of!(abi::blkrelay_times, queue), time);
+            self.put(offset_of!(abi::blkrelay_times, pid), pid);
+            self.put(
+                offset_of!(abi::blkrelay_times, who),
+                abi::BLKRELAY_TIMES << abi::BLKRELAY_WHO_SHIFT | 1,
+            );
+        }
+    }
+
+    /// `blkrelay_times.issue` and `.alloc`.
+    #[inline(always)]
+    pub(crate) fn issued(self, issue: u64, alloc: u64) {
+        // SAFETY: Fields of a side record.
+        unsafe {
+            self.put(offset_of!(abi::blkrelay_times, issue), issue);
+            self.put(offset_of!(abi::blkrelay_times, alloc), alloc);
         }
     }
 

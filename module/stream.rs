@@ -38,6 +38,7 @@ use crate::{
         FilterSet,
         Shared, //
     },
+    span, //
 };
 use core::ffi::c_void;
 use kernel::{
@@ -336,17 +337,17 @@ impl<'a> Stream<'a> {
         [place, size_op, id_who]: [u64; 3],
         of: *mut c_void,
         extra: Option<&abi::blkrelay_extra>,
+        by: Option<&abi::blkrelay_submitter>,
     ) {
         if self.cpu.stopped != 0 {
             return;
         }
         let queue = (place >> abi::BLKRELAY_SECTOR_BITS) as u32;
         // SAFETY: By the contract.
-        let q = unsafe { self.queue(queue as u16, of, id_who) };
+        let q = unsafe { self.queue(queue as u16, of, kind(id_who, extra)) };
         let own = if extra.is_some() { 2 } else { 1 };
 
-        if self.cpu.subbuf.is_null()
-            || !self.has_room(own + self.missing_names(queue, id_who).slots())
+        if self.cpu.subbuf.is_null() || !self.has_room(own + self.missing_names(queue, by).slots())
         {
             self.finish();
             if !self.begin() {
@@ -355,17 +356,17 @@ impl<'a> Stream<'a> {
             }
         }
         // A new sub-buffer has named nobody yet.
-        let names = self.missing_names(queue, id_who);
+        let names = self.missing_names(queue, by);
 
         if names.queue && !q.is_null() {
             // SAFETY: A live queue with this id.
             unsafe { self.name_queue(queue as u16, q) };
         }
-        if names.task {
+        if let Some(by) = by.filter(|_| names.task) {
             let task = self.take(1);
 
             // SAFETY: A free slot, and this CPU's table.
-            unsafe { abi::blkrelay_name_task(self.cpu, task) };
+            unsafe { abi::blkrelay_name_task(self.cpu, task, by) };
             self.cpu.side = self.cpu.side.wrapping_add(1);
         }
 
@@ -388,9 +389,9 @@ impl<'a> Stream<'a> {
     /// # Safety
     ///
     /// As [`queue_of`].
-    unsafe fn queue(&self, id: u16, of: *mut c_void, id_who: u64) -> *mut bindings::request_queue {
+    unsafe fn queue(&self, id: u16, of: *mut c_void, kind: Kind) -> *mut bindings::request_queue {
         // SAFETY: By the contract.
-        let q = unsafe { queue_of(of, id_who) };
+        let q = unsafe { queue_of(of, kind) };
 
         // SAFETY: As above: a live queue.
         if unsafe { (*q).id } == i32::from(id) {
@@ -401,14 +402,13 @@ impl<'a> Stream<'a> {
     }
 
     /// Which names the event needs that this sub-buffer does not have.
-    fn missing_names(&self, queue: u32, id_who: u64) -> Names {
+    fn missing_names(&self, queue: u32, by: Option<&abi::blkrelay_submitter>) -> Names {
         let named = self.cpu.queues.get(queue_entry(queue)) == Some(&queue);
 
         Names {
             queue: !named,
-            task: !record::is_completion(record::action(id_who))
-                // SAFETY: This CPU's table.
-                && !unsafe { abi::blkrelay_task_named(self.cpu) },
+            // SAFETY: This CPU's table.
+            task: by.is_some_and(|by| !unsafe { abi::blkrelay_task_named(self.cpu, by) }),
         }
     }
 
@@ -518,13 +518,21 @@ impl Names {
     }
 }
 
+/// What an event is of.
+fn kind(id_who: u64, extra: Option<&abi::blkrelay_extra>) -> Kind {
+    match extra {
+        Some(times) if span::is_of_bio(&times.slot) => Kind::Bio,
+        _ => record::kind(record::action(id_who)),
+    }
+}
+
 /// The queue of an event.
 ///
 /// # Safety
 ///
 /// `of` is what the event is of, and live.
-unsafe fn queue_of(of: *mut c_void, id_who: u64) -> *mut bindings::request_queue {
-    match record::kind(record::action(id_who)) {
+unsafe fn queue_of(of: *mut c_void, kind: Kind) -> *mut bindings::request_queue {
+    match kind {
         Kind::Queue => of.cast(),
         // SAFETY: By the contract.
         Kind::Request => unsafe { (*of.cast::<bindings::request>()).q },
@@ -538,8 +546,8 @@ unsafe fn queue_of(of: *mut c_void, id_who: u64) -> *mut bindings::request_queue
 /// # Safety
 ///
 /// As [`queue_of`].
-unsafe fn bio_of(of: *mut c_void, id_who: u64) -> *mut bindings::bio {
-    match record::kind(record::action(id_who)) {
+unsafe fn bio_of(of: *mut c_void, kind: Kind) -> *mut bindings::bio {
+    match kind {
         Kind::Queue => core::ptr::null_mut(),
         // SAFETY: By the contract.
         Kind::Request => unsafe { (*of.cast::<bindings::request>()).bio },
@@ -560,6 +568,7 @@ unsafe extern "C" fn blkrelay_pass(
     size_op: u64,
     id_who: u64,
     of: *mut c_void,
+    extra: *const abi::blkrelay_extra,
 ) -> bool {
     // SAFETY: The filter is replaced on its own CPU, or while no probe runs there, before it is freed:
     // see `Channel::set_filter`.
@@ -576,7 +585,7 @@ unsafe extern "C" fn blkrelay_pass(
         return true;
     }
     // SAFETY: By the contract.
-    let bio = unsafe { bio_of(of, id_who) };
+    let bio = unsafe { bio_of(of, kind(id_who, extra.as_ref())) };
 
     if bio.is_null() {
         return false;
@@ -601,7 +610,8 @@ unsafe extern "C" fn blkrelay_is_traced(queue: u32) -> bool {
 ///
 /// # Safety
 ///
-/// As [`blkrelay_pass`]; `extra` is null or points to the record that follows the event.
+/// As [`blkrelay_pass`]; `extra` is null or points to the record that follows the event, and `by` is null or
+/// points to the task that it names.
 #[no_mangle]
 unsafe extern "C" fn blkrelay_emit_slow(
     cpu: *mut abi::blkrelay_cpu,
@@ -610,6 +620,7 @@ unsafe extern "C" fn blkrelay_emit_slow(
     id_who: u64,
     of: *mut c_void,
     extra: *const abi::blkrelay_extra,
+    by: *const abi::blkrelay_submitter,
 ) {
     // SAFETY: Called from a probe.
     if let Some(shared) = unsafe { current() } {
@@ -617,7 +628,7 @@ unsafe extern "C" fn blkrelay_emit_slow(
         let mut stream = unsafe { Stream::new(cpu, shared) };
 
         // SAFETY: By the contract.
-        unsafe { stream.record([place, size_op, id_who], of, extra.as_ref()) };
+        unsafe { stream.record([place, size_op, id_who], of, extra.as_ref(), by.as_ref()) };
     }
 }
 

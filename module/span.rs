@@ -1,0 +1,739 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Spans: one event an I/O, at its completion, that tells its whole life.
+//!
+//! ```text
+//! Q -> a stamp in `QUEUED`, found again by the bio's address        (time and task)
+//! X -> the stamps of the two parts say so
+//! D -> a stamp in `ISSUED`, at (queue, hardware queue, tag)         (time)
+//! C -> both stamps, and what C says anyway: one SPAN and its times
+//! ```
+//!
+//! A tag belongs to one request until that is done, so D's stamp is nobody else's. Bios have no such number:
+//! `QUEUED` is direct-mapped, two bios that meet there take it from each other, and the span of the one that lost
+//! says that its Q is missed. Its stamps may be torn by such a meeting, too: each carries the sum of its words and
+//! of the bio's address, so what does not belong together is not found.
+//!
+//! What the kernel does with the usual request is done without a call ([`complete`]'s fast path); all else is told
+//! by `slow_complete`: requests of several bios, in parts, of flush sequences or without a stamp.
+
+use crate::{
+    abi,
+    fast::{
+        self,
+        Ends,
+        Window, //
+    },
+    filter::{
+        FILTER,
+        QUEUES, //
+    },
+    record::{
+        self,
+        Words, //
+    },
+    shared, //
+};
+use core::{
+    ffi::c_void,
+    ptr::null_mut,
+    sync::atomic::{
+        AtomicPtr,
+        AtomicU64,
+        Ordering::{
+            Acquire,
+            Relaxed,
+            Release, //
+        }, //
+    }, //
+};
+use kernel::{
+    alloc::KVVec,
+    bindings::{
+        bio,
+        request,
+        request_queue, //
+    },
+    ffi::c_uint,
+    prelude::*,
+};
+
+// ---- Stamps of Q ------------------------------------------------------------------------------------
+
+/// When a bio was queued, and by whom: one line of a cache. Words are read while they may be written.
+#[repr(C, align(64))]
+#[derive(Default)]
+struct Queued {
+    /// Of the bio's address and of `time`, `task` and `names`, and a mark; see [`Mark`].
+    sum: AtomicU64,
+    time: AtomicU64,
+    /// `pid` in the lower half, `tgid` in the upper.
+    task: AtomicU64,
+    /// [`names`] of the two that follow.
+    names: AtomicU64,
+    comm: [AtomicU64; 2],
+}
+
+/// Entries, as a power of two: 2 MiB of them.
+const QUEUED_BITS: u32 = 15;
+
+const LINE: usize = core::mem::size_of::<Queued>();
+
+/// What of an address tells the entry: bios stand on multiples of at least 64 bytes apart, mostly next to each other.
+const QUEUED_MASK: usize = (LINE << QUEUED_BITS) - LINE;
+
+/// What a stamp's sum is marked with.
+mod mark {
+    /// A bio as it was queued: nothing. The fast path looks for no other.
+    pub(super) const WHOLE: u64 = 0;
+    /// The front part of one that was split, which is not queued itself.
+    pub(super) const FRONT: u64 = 1 << 63;
+    /// The bio that was queued, when its front has been split off.
+    pub(super) const REST: u64 = 1 << 62;
+}
+
+/// One word that tells two names apart, as far as a task's names go: no rotation of halves is alike.
+#[inline(always)]
+fn names([first, second]: [u64; 2]) -> u64 {
+    first.wrapping_add(second.wrapping_mul(2))
+}
+
+/// A stamp that was found.
+struct Stamp {
+    time: u64,
+    by: abi::blkrelay_submitter,
+    mark: u64,
+}
+
+impl Queued {
+    #[inline(always)]
+    fn sum(bio: usize, time: u64, task: u64, names: u64) -> u64 {
+        (bio as u64)
+            .wrapping_add(time)
+            .wrapping_add(task)
+            .wrapping_add(names)
+    }
+
+    #[inline(always)]
+    fn write(&self, bio: usize, time: u64, task: u64, comm: [u64; 2], mark: u64) {
+        let names = names(comm);
+
+        self.time.store(time, Relaxed);
+        self.task.store(task, Relaxed);
+        self.names.store(names, Relaxed);
+        self.comm[0].store(comm[0], Relaxed);
+        self.comm[1].store(comm[1], Relaxed);
+        self.sum
+            .store(Self::sum(bio, time, task, names) ^ mark, Relaxed);
+    }
+
+    /// The stamp if it is this bio's.
+    fn find(&self, bio: usize) -> Option<Stamp> {
+        let (time, task) = (self.time.load(Relaxed), self.task.load(Relaxed));
+        let comm = [self.comm[0].load(Relaxed), self.comm[1].load(Relaxed)];
+        let mark = self.sum.load(Relaxed) ^ Self::sum(bio, time, task, names(comm));
+
+        matches!(mark, mark::WHOLE | mark::FRONT | mark::REST).then_some(Stamp {
+            time,
+            by: abi::blkrelay_submitter {
+                pid: task as u32,
+                tgid: (task >> 32) as u32,
+                comm,
+            },
+            mark,
+        })
+    }
+
+    /// Nobody's from here on: a bio that comes to the same address later has a stamp of its own, or none.
+    #[inline(always)]
+    fn forget(&self) {
+        self.sum.store(0, Relaxed);
+    }
+}
+
+/// The entries, or null. Set while events are admitted.
+static QUEUED: AtomicPtr<Queued> = AtomicPtr::new(null_mut());
+
+/// The entry of a bio.
+///
+/// # Safety
+///
+/// The event was admitted, by a trace of spans.
+#[inline(always)]
+unsafe fn queued<'a>(bio: usize) -> &'a Queued {
+    // SAFETY: By the contract the table is there, and it has an entry at each such offset.
+    unsafe { &*QUEUED.load(Relaxed).byte_add(bio & QUEUED_MASK) }
+}
+
+// ---- Stamps of D ------------------------------------------------------------------------------------
+
+/// In front of a queue's stamps: tags of a hardware queue, and number of stamps. They never change.
+const DEPTH: usize = 0;
+const LENGTH: usize = 1;
+const FIRST: usize = 2;
+
+/// Of a queue for which there are none.
+static NONE: [AtomicU64; FIRST] = [const { AtomicU64::new(0) }; FIRST];
+
+/// The stamps of each queue by its id. Set while events are admitted.
+static ISSUED: AtomicPtr<AtomicPtr<AtomicU64>> = AtomicPtr::new(null_mut());
+
+/// Hardware queue and tag of a request.
+///
+/// # Safety
+///
+/// `rq` is a request that its tracepoint hands out.
+#[inline(always)]
+unsafe fn tag(rq: *mut request) -> (u32, u32) {
+    // SAFETY: Plain reads of integers. `mq_hctx` is set when the request is allocated and stays.
+    let (hctx, internal_tag, tag) =
+        unsafe { ((*(*rq).mq_hctx).queue_num, (*rq).internal_tag, (*rq).tag) };
+
+    (
+        hctx,
+        if internal_tag < 0 { tag } else { internal_tag } as u32,
+    )
+}
+
+/// Where the stamp of a request is; `None` if its tag has come since the table was made.
+///
+/// # Safety
+///
+/// The event was admitted, by a trace of spans, for a queue with this id.
+#[inline(always)]
+unsafe fn issued<'a>(queue: u32, (hctx, tag): (u32, u32)) -> Option<&'a AtomicU64> {
+    // SAFETY: By the contract the tables are there: an id that is admitted is below `QUEUES`.
+    let table = unsafe { (*ISSUED.load(Relaxed).add(queue as usize)).load(Acquire) };
+    // SAFETY: A table has these two, which nobody writes.
+    let (depth, length) = unsafe {
+        (
+            table.add(DEPTH).cast::<u64>().read(),
+            table.add(LENGTH).cast::<u64>().read(),
+        )
+    };
+    // A tag beyond the depth, which a scheduler may have been given since, would be that of the next hardware queue.
+    if u64::from(tag) >= depth {
+        return None;
+    }
+    let index = u64::from(hctx)
+        .wrapping_mul(depth)
+        .wrapping_add(u64::from(tag));
+
+    // SAFETY: A table has so many stamps.
+    (index < length).then(|| unsafe { &*table.add(FIRST).add(index as usize) })
+}
+
+/// See [`NONE`].
+fn none() -> *mut AtomicU64 {
+    NONE.as_ptr().cast_mut()
+}
+
+/// The tables of a trace of spans.
+pub(crate) struct Spans {
+    queued: KVVec<Queued>,
+    issued: KVVec<AtomicPtr<AtomicU64>>,
+}
+
+impl Spans {
+    /// Empty tables, for no queue.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new() -> Result<Self> {
+        let mut queued = KVVec::with_capacity(1 << QUEUED_BITS, GFP_KERNEL)?;
+        let mut issued = KVVec::with_capacity(QUEUES, GFP_KERNEL)?;
+
+        for _ in 0..1 << QUEUED_BITS {
+            queued.push(Queued::default(), GFP_KERNEL)?;
+        }
+        for _ in 0..QUEUES {
+            issued.push(AtomicPtr::new(none()), GFP_KERNEL)?;
+        }
+        Ok(Self { queued, issued })
+    }
+
+    /// Makes room for the requests of a queue. One that has none goes without: its spans say so.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    ///
+    /// # Safety
+    ///
+    /// `q` is a live queue. May sleep.
+    pub(crate) unsafe fn prepare(&self, q: *mut request_queue) -> Result {
+        // SAFETY: By the contract.
+        let (id, hctxs, depth) = unsafe {
+            (
+                (*q).id,
+                u64::from((*q).nr_hw_queues),
+                abi::blkrelay_queue_tags(q),
+            )
+        };
+        let Some(entry) = self.issued.get(id as u32 as usize) else {
+            return Ok(());
+        };
+        if entry.load(Relaxed) != none() {
+            return Ok(());
+        }
+        let length = hctxs.wrapping_mul(u64::from(depth));
+        let total = (length as usize).wrapping_add(FIRST);
+        let mut table = KVVec::with_capacity(total, GFP_KERNEL)?;
+
+        table.push(AtomicU64::new(depth.into()), GFP_KERNEL)?;
+        table.push(AtomicU64::new(length), GFP_KERNEL)?;
+        for _ in 0..length {
+            table.push(AtomicU64::new(0), GFP_KERNEL)?;
+        }
+        let (table, _, _) = table.into_raw_parts();
+        if entry
+            .compare_exchange(none(), table, Release, Relaxed)
+            .is_err()
+        {
+            // Another was faster.
+            // SAFETY: Just now taken apart.
+            drop(unsafe { KVVec::from_raw_parts(table, total, total) });
+        }
+        Ok(())
+    }
+
+    /// Probes find these tables from here on. Nobody has others.
+    pub(crate) fn publish(&self) {
+        QUEUED.store(self.queued.as_ptr().cast_mut(), Release);
+        ISSUED.store(self.issued.as_ptr().cast_mut(), Release);
+    }
+}
+
+impl Drop for Spans {
+    /// No probe runs any more.
+    fn drop(&mut self) {
+        QUEUED.store(null_mut(), Relaxed);
+        ISSUED.store(null_mut(), Relaxed);
+        for entry in &self.issued {
+            let table = entry.load(Relaxed);
+
+            if table != none() {
+                // SAFETY: Made by `prepare`, of the length that it says and with nothing to spare.
+                unsafe {
+                    let total = (*table.add(LENGTH)).load(Relaxed) as usize + FIRST;
+
+                    drop(KVVec::from_raw_parts(table, total, total));
+                }
+            }
+        }
+    }
+}
+
+/// See `shim.h`.
+///
+/// # Safety
+///
+/// Called by the shim, with the CPU hotplug lock held, so that the channel stays, for a live queue.
+#[no_mangle]
+unsafe extern "C" fn blkrelay_span_disk(q: *mut request_queue) {
+    // SAFETY: By the contract.
+    if let Some(spans) = unsafe { shared::current() }.and_then(|shared| shared.spans.as_ref()) {
+        // SAFETY: By the contract. Without memory its spans are without an issue.
+        let _ = unsafe { spans.prepare(q) };
+    }
+}
+
+// ---- Times ------------------------------------------------------------------------------------------
+
+/// The words of `blkrelay_times`. `flags` are `BLKRELAY_TIMES_*`.
+#[inline(always)]
+fn times(queue: u64, issue: u64, alloc: u64, pid: u32, flags: u32) -> [u64; 4] {
+    let who = record::side_who(abi::BLKRELAY_TIMES, 1) | flags << abi::BLKRELAY_TIMES_SHIFT;
+
+    [queue, issue, alloc, record::pair(pid, who)]
+}
+
+/// Whether a side record is a span's times, of a bio.
+pub(crate) fn is_of_bio(slot: &[u64; 4]) -> bool {
+    let who = record::unpair(slot[3]).1;
+
+    who >> abi::BLKRELAY_WHO_SHIFT == abi::BLKRELAY_TIMES
+        && who >> abi::BLKRELAY_TIMES_SHIFT & abi::BLKRELAY_TIMES_BIO != 0
+}
+
+/// How many ticks a span took that is complete `now`: from its issue, or of a bio from its Q.
+pub(crate) fn took(slot: &[u64; 4], now: u64) -> Option<u64> {
+    let begin = if is_of_bio(slot) { slot[0] } else { slot[1] };
+
+    // Clocks of two CPUs may be a little apart: it cannot have ended before it began.
+    (begin != 0).then(|| now.saturating_sub(begin))
+}
+
+// ---- Probes -----------------------------------------------------------------------------------------
+
+// In a module of their own only to be found: `probes.rs` registers them in place of its own.
+
+/// `RQF_*` of `include/linux/blk-mq.h`; `layout.rs` compares them with the kernel's.
+pub(crate) const RQF_FLUSH_SEQ: u32 = 1 << 1;
+pub(crate) const RQF_IO_STAT: u32 = 1 << 8;
+
+/// A bio is submitted to a queue: stamps it.
+///
+/// # Safety
+///
+/// For `block_bio_queue` alone.
+#[no_mangle]
+unsafe extern "C" fn blkrelay_probe_span_queue(_: *mut c_void, bio: *mut bio) {
+    // SAFETY: The bio is being submitted: it has a device, whose queue is live.
+    let queue = unsafe { (*(*(*bio).bi_bdev).bd_queue).id };
+
+    if fast::is_open::<Ends>(queue) {
+        let (time, task, comm) = fast::now();
+
+        // SAFETY: Admitted: it is the queue of the event before.
+        unsafe { queued(bio as usize) }.write(bio as usize, time, task, comm, mark::WHOLE);
+    } else if FILTER.admit(queue).is_some() {
+        // SAFETY: Admitted.
+        unsafe { slow_queue(bio) };
+    }
+}
+
+/// # Safety
+///
+/// The event was admitted.
+#[cold]
+#[inline(never)]
+unsafe fn slow_queue(bio: *mut bio) {
+    let mut by = abi::blkrelay_submitter::default();
+
+    // SAFETY: Fills it in.
+    unsafe { abi::blkrelay_submitter_now(&mut by) };
+    let task = u64::from(by.tgid) << 32 | u64::from(by.pid);
+    // SAFETY: Any context; the event was admitted.
+    unsafe {
+        queued(bio as usize).write(
+            bio as usize,
+            abi::blkrelay_stamp(),
+            task,
+            by.comm,
+            mark::WHOLE,
+        )
+    };
+}
+
+/// A bio is split. The block layer hands out the front, which is a new bio and will not be queued; its
+/// `bi_private` is the bio that goes on (`bio_chain()`). Device mapper hands out the bio that goes on.
+///
+/// # Safety
+///
+/// For `block_split` alone.
+#[no_mangle]
+unsafe extern "C" fn blkrelay_probe_span_split(_: *mut c_void, bio: *mut bio, _: c_uint) {
+    // SAFETY: The bio is being submitted.
+    let (q, parent) = unsafe { ((*(*bio).bi_bdev).bd_queue, (*bio).bi_private as usize) };
+    // SAFETY: As above.
+    let (id, has_requests) = unsafe { ((*q).id, !(*q).mq_ops.is_null()) };
+
+    if FILTER.admit(id).is_none() {
+        return;
+    }
+    // SAFETY: Admitted, for each of these.
+    let (own, rest) = unsafe { (queued(bio as usize), queued(parent)) };
+    let remark = |entry: &Queued, address: usize, found: &Stamp| {
+        let task = u64::from(found.by.tgid) << 32 | u64::from(found.by.pid);
+
+        entry.write(address, found.time, task, found.by.comm, mark::REST);
+    };
+
+    match own.find(bio as usize) {
+        Some(found) if !has_requests => return remark(own, bio as usize, &found),
+        _ => {}
+    }
+    let (mut task, mut comm) = (0, [0; 2]);
+    if let Some(found) = rest.find(parent) {
+        remark(rest, parent, &found);
+        task = u64::from(found.by.tgid) << 32 | u64::from(found.by.pid);
+        comm = found.by.comm;
+    }
+    own.write(bio as usize, 0, task, comm, mark::FRONT);
+}
+
+/// A request goes to its driver: stamps it.
+///
+/// # Safety
+///
+/// For `block_rq_issue` alone.
+#[no_mangle]
+unsafe extern "C" fn blkrelay_probe_span_issue(_: *mut c_void, rq: *mut request) {
+    // SAFETY: The request is owned by the caller.
+    let queue = unsafe { (*(*rq).q).id };
+
+    if fast::is_open::<Ends>(queue) {
+        // SAFETY: Admitted: it is the queue of the event before.
+        if let Some(stamp) = unsafe { issued(queue as u32, tag(rq)) } {
+            stamp.store(fast::time(), Relaxed);
+        }
+    } else if let Some(queue) = FILTER.admit(queue) {
+        // SAFETY: Admitted.
+        unsafe { slow_issue(rq, queue) };
+    }
+}
+
+/// # Safety
+///
+/// The event was admitted; `rq` is of queue `queue`.
+#[cold]
+#[inline(never)]
+unsafe fn slow_issue(rq: *mut request, queue: u16) {
+    // SAFETY: By the contract.
+    if let Some(stamp) = unsafe { issued(queue.into(), tag(rq)) } {
+        // SAFETY: Any context.
+        stamp.store(unsafe { abi::blkrelay_stamp() }, Relaxed);
+    }
+}
+
+/// A request, or the front of it, is done: its span.
+///
+/// # Safety
+///
+/// For `block_rq_complete` alone.
+#[no_mangle]
+unsafe extern "C" fn blkrelay_probe_span_complete(
+    _: *mut c_void,
+    rq: *mut request,
+    error: u8,
+    nr_bytes: c_uint,
+) {
+    // SAFETY: The request is owned by the caller.
+    let queue = unsafe { (*(*rq).q).id };
+
+    // SAFETY: As above.
+    if unsafe { complete(rq, queue, error, nr_bytes) } {
+        return;
+    }
+    if let Some(queue) = FILTER.admit(queue) {
+        // SAFETY: As above, and admitted.
+        unsafe { slow_complete(rq, queue, error, nr_bytes) };
+    }
+}
+
+/// The fast path of a span: a request that is done at once, was accounted, has one bio, and that bio's stamp.
+/// Returns whether it was.
+///
+/// # Safety
+///
+/// `rq` is being completed, and of queue `queue`.
+#[inline(always)]
+unsafe fn complete(rq: *mut request, queue: i32, error: u8, nr_bytes: c_uint) -> bool {
+    let Some(window) = Window::open::<Ends>(queue, 2) else {
+        return false;
+    };
+    // SAFETY: Plain reads of a request that is owned by the caller.
+    let bio = unsafe { (*rq).bio as usize };
+    // SAFETY: As above.
+    let usual = unsafe {
+        bio == (*rq).biotail as usize
+            && nr_bytes == (*rq).__data_len
+            && (*rq).rq_flags & (RQF_IO_STAT | RQF_FLUSH_SEQ) == RQF_IO_STAT
+    };
+    if !usual {
+        window.abandon();
+        return false;
+    }
+
+    // What is written is as good as not written until the window is closed.
+    // SAFETY: Admitted: it is the queue of the event before.
+    let entry = unsafe { queued(bio) };
+    let (time, task, names) = (
+        entry.time.load(Relaxed),
+        entry.task.load(Relaxed),
+        entry.names.load(Relaxed),
+    );
+    window.side_slot().queued(time, task as u32);
+    if Queued::sum(bio, time, task, names) != entry.sum.load(Relaxed) {
+        window.abandon();
+        return false;
+    }
+    let Some(window) = window.named(task as u32, names) else {
+        return false;
+    };
+    entry.forget();
+
+    let slot = window.slot();
+    // SAFETY: Plain reads, as above, and admitted.
+    unsafe {
+        let (hctx, tag) = tag(rq);
+
+        slot.tag(hctx, tag);
+        let issue = match issued(queue as u32, (hctx, tag)) {
+            Some(stamp) => {
+                let issue = stamp.load(Relaxed);
+
+                stamp.store(0, Relaxed);
+                issue
+            }
+            None => 0,
+        };
+
+        window.side_slot().issued(issue, (*rq).start_time_ns);
+        slot.place((*rq).__sector, queue as u16);
+        slot.size_op(nr_bytes, (*rq).cmd_flags);
+    }
+    slot.span_who(error);
+    window.close(2);
+    true
+}
+
+/// A span of any request.
+///
+/// # Safety
+///
+/// The event was admitted; `rq` is being completed, and of queue `queue`.
+#[cold]
+#[inline(never)]
+unsafe fn slow_complete(rq: *mut request, queue: u16, error: u8, nr_bytes: c_uint) {
+    // SAFETY: The request is owned by the caller, and so are its bios.
+    let (opf, left, flags, front) =
+        unsafe { ((*rq).cmd_flags, (*rq).__data_len, (*rq).rq_flags, (*rq).bio) };
+    let mut times_flags = 0;
+    let mut issue = 0;
+
+    if nr_bytes < left {
+        times_flags |= abi::BLKRELAY_TIMES_PARTIAL;
+    }
+    // SAFETY: Admitted.
+    if let Some(stamp) = unsafe { issued(queue.into(), tag(rq)) } {
+        issue = stamp.load(Relaxed);
+        if nr_bytes >= left {
+            stamp.store(0, Relaxed);
+        }
+    }
+    // SAFETY: Admitted.
+    let found = unsafe { queued(front as usize) }.find(front as usize);
+    let found = found.filter(|_| !front.is_null());
+
+    // The bios that are done with, as `blk_update_request()` goes through them.
+    let (mut bios, mut bytes, mut bio) = (0u32, nr_bytes, front);
+    while !bio.is_null() {
+        // SAFETY: A bio of the request's.
+        let (size, next) = unsafe { ((*bio).bi_iter.bi_size, (*bio).bi_next) };
+
+        if size > bytes {
+            break;
+        }
+        bytes = bytes.wrapping_sub(size);
+        bios = bios.saturating_add(1);
+        // A flush sequence completes its bio a second time, at its end.
+        if flags & RQF_FLUSH_SEQ == 0 {
+            // SAFETY: Admitted.
+            let entry = unsafe { queued(bio as usize) };
+
+            if entry.find(bio as usize).is_some() {
+                entry.forget();
+            }
+        }
+        bio = next;
+    }
+
+    let passthrough = opf & 0xfe == record::REQ_OP_DRV_IN;
+    match found.as_ref().map(|stamp| stamp.mark) {
+        Some(mark::FRONT) => times_flags |= abi::BLKRELAY_TIMES_FRONT,
+        Some(mark::REST) => times_flags |= abi::BLKRELAY_TIMES_REST,
+        None if !front.is_null() && !passthrough => times_flags |= abi::BLKRELAY_TIMES_MISSED,
+        _ => {}
+    }
+    // SAFETY: Plain reads.
+    let (sector, hctx, internal_tag, tag, start) = unsafe {
+        (
+            (*rq).__sector,
+            (*(*rq).mq_hctx).queue_num,
+            (*rq).internal_tag,
+            (*rq).tag,
+            (*rq).start_time_ns,
+        )
+    };
+    let alloc = if flags & RQF_IO_STAT != 0 { start } else { 0 };
+    let words = Words {
+        place: record::place(sector, queue),
+        size_op: record::pair(nr_bytes, opf),
+        id_who: record::pair(
+            record::request_id(hctx, internal_tag, tag),
+            record::complete_who(abi::BLKRELAY_SPAN, error, bios.min(0xffff)),
+        ),
+    };
+
+    emit(words, rq.cast(), found, issue, alloc, times_flags);
+}
+
+/// A bio is done: of a driver without requests, or one that has not become a request. Its span.
+///
+/// # Safety
+///
+/// For `block_bio_complete` alone.
+#[no_mangle]
+unsafe extern "C" fn blkrelay_probe_span_bio_complete(
+    _: *mut c_void,
+    q: *mut request_queue,
+    bio: *mut bio,
+) {
+    // SAFETY: The queue is live: the caller owns the bio.
+    let Some(queue) = FILTER.admit(unsafe { (*q).id }) else {
+        return;
+    };
+    // SAFETY: Admitted.
+    let entry = unsafe { queued(bio as usize) };
+    let found = entry.find(bio as usize);
+    let mut flags = abi::BLKRELAY_TIMES_BIO;
+
+    match found.as_ref().map(|stamp| stamp.mark) {
+        Some(mark::FRONT) => flags |= abi::BLKRELAY_TIMES_FRONT,
+        Some(mark::REST) => flags |= abi::BLKRELAY_TIMES_REST,
+        Some(_) => {}
+        None => flags |= abi::BLKRELAY_TIMES_MISSED,
+    }
+    if found.is_some() {
+        entry.forget();
+    }
+    // SAFETY: Plain reads of a bio that the caller owns.
+    let (sector, bytes, opf, status) = unsafe {
+        (
+            (*bio).bi_iter.bi_sector,
+            (*bio).bi_iter.bi_size,
+            (*bio).bi_opf,
+            (*bio).bi_status,
+        )
+    };
+    let words = Words {
+        place: record::place(sector, queue),
+        size_op: record::pair(bytes, opf),
+        id_who: record::pair(
+            record::bio_id(bio as usize),
+            record::complete_who(abi::BLKRELAY_SPAN, status, 1),
+        ),
+    };
+
+    emit(words, bio.cast(), found, 0, 0, flags);
+}
+
+/// Records a span, off the fast path.
+fn emit(words: Words, of: *mut c_void, found: Option<Stamp>, issue: u64, alloc: u64, flags: u32) {
+    // Of a front part whose bio had no stamp nobody knows the task.
+    let found = found.as_ref();
+    let by = found
+        .map(|stamp| &stamp.by)
+        .filter(|by| by.tgid != 0 || by.comm != [0; 2]);
+    let (queue, pid) = (
+        found.map_or(0, |stamp| stamp.time),
+        by.map_or(0, |by| by.pid),
+    );
+    let extra = abi::blkrelay_extra {
+        slot: times(queue, issue, alloc, pid, flags),
+    };
+
+    words.emit(of, Some(&extra), by);
+}
+
+declared!(
+    blkrelay_span_disk,
+    blkrelay_probe_span_queue,
+    blkrelay_probe_span_split,
+    blkrelay_probe_span_issue,
+    blkrelay_probe_span_complete,
+    blkrelay_probe_span_bio_complete,
+);
