@@ -63,7 +63,7 @@ mod x86 {
     };
 
     /// Free slots of this CPU's sub-buffer, with interrupts off.
-    pub(crate) struct Window {
+    pub(crate) struct Window<const SLOTS: usize> {
         at: usize,
         flags: u64,
     }
@@ -110,13 +110,19 @@ mod x86 {
         }
     }
 
-    impl Window {
-        /// Room for `slots` slots of an event of this queue, if it may go by the fast path.
+    impl<const SLOTS: usize> Window<SLOTS> {
+        /// Room for `SLOTS` slots of an event of this queue, if it may go by the fast path.
         #[inline(always)]
-        pub(crate) fn open<O: Of>(queue: i32, slots: usize) -> Option<Self> {
+        pub(crate) fn open<O: Of>(queue: i32) -> Option<Self> {
             if !is_open::<O>(queue) {
                 return None;
             }
+            Self::open_again::<O>(queue)
+        }
+
+        /// The same, if [`is_open`] has just said so.
+        #[inline(always)]
+        pub(crate) fn open_again<O: Of>(queue: i32) -> Option<Self> {
             let flags = percpu::irq_save();
 
             // Again: this may be another CPU by now.
@@ -126,9 +132,10 @@ mod x86 {
                 return None;
             }
             // SAFETY: Interrupts are off.
-            let (at, end) = unsafe { percpu::room() };
+            let at = unsafe { percpu::pos() };
 
-            if at.wrapping_add(slots * SLOT) > end {
+            // SAFETY: As above.
+            if !unsafe { percpu::has_room(at.wrapping_add(SLOTS * SLOT)) } {
                 // SAFETY: As they were.
                 unsafe { percpu::irq_restore(flags) };
                 return None;
@@ -163,24 +170,19 @@ mod x86 {
             Some((self, pid))
         }
 
-        /// Goes on if the event's task is the one that may go by the fast path; else the window is closed.
-        /// `names` as in `struct blkrelay_cpu`.
+        /// Whether the task that the event names is the one that may go by the fast path.
         #[inline(always)]
-        pub(crate) fn named(self, pid: u32, names: u64) -> Option<Self> {
-            // SAFETY: Comparisons with this CPU's state; interrupts are off, and go back to what they were
-            // where the window ends.
-            unsafe {
-                this_cpu_is!(pid, pid, {
-                    // SAFETY: As they were.
-                    unsafe { percpu::irq_restore(self.flags) };
-                    return None;
-                });
-                if !percpu::is_names(names) {
-                    percpu::irq_restore(self.flags);
-                    return None;
-                }
-            }
-            Some(self)
+        pub(crate) fn is_pid(&self, pid: u32) -> bool {
+            // SAFETY: A comparison with this CPU's state; interrupts are off.
+            unsafe { this_cpu_is!(pid, pid, { return false }) };
+            true
+        }
+
+        /// Whether it has the same name. `names` as in `struct blkrelay_cpu`.
+        #[inline(always)]
+        pub(crate) fn is_names(&self, names: u64) -> bool {
+            // SAFETY: Interrupts are off.
+            unsafe { percpu::is_names(names) }
         }
 
         /// Nothing is written.
@@ -210,17 +212,19 @@ mod x86 {
 
         /// The event is written: stamps it and takes its slots.
         #[inline(always)]
-        pub(crate) fn close(self, slots: usize) {
+        pub(crate) fn close(self) {
             let (low, high) = percpu::rdtscp();
 
             self.slot().time((low as u32, high as u32));
-            if slots == 2 {
-                // SAFETY: Interrupts are off since `open`, and the side record is written.
-                unsafe { percpu::count_side() };
-            }
-            // SAFETY: Interrupts are off since `open`, and as they were there afterwards.
+            // SAFETY: Interrupts are off since `open`, and as they were there afterwards; all is written.
             unsafe {
-                percpu::move_on(self.at.wrapping_add(slots * SLOT));
+                match SLOTS {
+                    1 => percpu::move_on::<SLOT>(),
+                    _ => {
+                        percpu::count_side();
+                        percpu::move_on::<{ 2 * SLOT }>();
+                    }
+                }
                 percpu::irq_restore(self.flags);
             }
         }
@@ -234,7 +238,7 @@ mod none {
     use crate::slot::Slot;
     use core::convert::Infallible;
 
-    pub(crate) struct Window(Infallible);
+    pub(crate) struct Window<const SLOTS: usize>(Infallible);
 
     pub(crate) fn is_open<O: Of>(_queue: i32) -> bool {
         false
@@ -248,8 +252,12 @@ mod none {
         (0, 0, [0; 2])
     }
 
-    impl Window {
-        pub(crate) fn open<O: Of>(_queue: i32, _slots: usize) -> Option<Self> {
+    impl<const SLOTS: usize> Window<SLOTS> {
+        pub(crate) fn open<O: Of>(_queue: i32) -> Option<Self> {
+            None
+        }
+
+        pub(crate) fn open_again<O: Of>(_queue: i32) -> Option<Self> {
             None
         }
 
@@ -257,7 +265,11 @@ mod none {
             match self.0 {}
         }
 
-        pub(crate) fn named(self, _pid: u32, _names: u64) -> Option<Self> {
+        pub(crate) fn is_pid(&self, _pid: u32) -> bool {
+            match self.0 {}
+        }
+
+        pub(crate) fn is_names(&self, _names: u64) -> bool {
             match self.0 {}
         }
 
@@ -273,7 +285,7 @@ mod none {
             match self.0 {}
         }
 
-        pub(crate) fn close(self, _slots: usize) {
+        pub(crate) fn close(self) {
             match self.0 {}
         }
     }

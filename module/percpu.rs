@@ -71,44 +71,62 @@ pub(crate) unsafe fn is_names(names: u64) -> bool {
     true
 }
 
-/// The next free slot and the end of this CPU's sub-buffer. Both 0 if none has been begun.
+/// The next free slot of this CPU's sub-buffer; 0 if none has been begun.
 ///
 /// # Safety
 ///
 /// Interrupts are off, for as long as the result is used.
 #[inline(always)]
-pub(crate) unsafe fn room() -> (usize, usize) {
-    let (pos, end): (usize, usize);
+pub(crate) unsafe fn pos() -> usize {
+    let pos: usize;
 
-    // SAFETY: Reads of this CPU's state, which is static.
+    // SAFETY: A read of this CPU's state, which is static.
     unsafe {
         kernel::asm!(
-            "movq %gs:blkrelay_cpus+{pos_at}(%rip), {pos}; movq %gs:blkrelay_cpus+{end_at}(%rip), {end}";
+            "movq %gs:blkrelay_cpus+{at}(%rip), {pos}";
             pos = lateout(reg) pos,
-            end = lateout(reg) end,
-            pos_at = const offset_of!(abi::blkrelay_cpu, pos),
-            end_at = const offset_of!(abi::blkrelay_cpu, end),
+            at = const offset_of!(abi::blkrelay_cpu, pos),
             options(nostack, preserves_flags, readonly),
         )
     };
-    (pos, end)
+    pos
 }
 
-/// Moves on to the next free slot, behind what was written.
+/// Whether this CPU's sub-buffer goes on to `pos`, at least.
 ///
 /// # Safety
 ///
-/// Interrupts are off, and the slots up to `pos` are written and in this CPU's sub-buffer.
+/// Interrupts are off, for as long as the result is used.
 #[inline(always)]
-pub(crate) unsafe fn move_on(pos: usize) {
+pub(crate) unsafe fn has_room(pos: usize) -> bool {
+    // SAFETY: A comparison with this CPU's state.
+    unsafe {
+        kernel::asm!(
+            "cmpq {pos}, %gs:blkrelay_cpus+{at}(%rip); jb {otherwise}";
+            pos = in(reg) pos,
+            at = const offset_of!(abi::blkrelay_cpu, end),
+            otherwise = label { return false },
+            options(nostack, readonly),
+        )
+    };
+    true
+}
+
+/// Moves on by `BYTES` to the next free slot, behind what was written.
+///
+/// # Safety
+///
+/// Interrupts are off, and what is passed is written and in this CPU's sub-buffer.
+#[inline(always)]
+pub(crate) unsafe fn move_on<const BYTES: usize>() {
     // SAFETY: By the contract. The compiler takes it for an access to any memory, so that what was written
     // comes before it.
     unsafe {
         kernel::asm!(
-            "movq {pos}, %gs:blkrelay_cpus+{at}(%rip)";
-            pos = in(reg) pos,
+            "addq ${bytes}, %gs:blkrelay_cpus+{at}(%rip)";
+            bytes = const BYTES,
             at = const offset_of!(abi::blkrelay_cpu, pos),
-            options(nostack, preserves_flags),
+            options(nostack),
         )
     };
 }
@@ -173,10 +191,15 @@ pub(crate) fn irq_save() -> u64 {
 /// `flags` is what the last [`irq_save`] has returned.
 #[inline(always)]
 pub(crate) unsafe fn irq_restore(flags: u64) {
-    if flags & EFLAGS_IF != 0 {
-        // SAFETY: They were on.
-        unsafe { kernel::asm!("sti"; options(nostack, preserves_flags)) };
-    }
+    // SAFETY: By the contract. One block, so that no compiler finds a reason to jump around it.
+    unsafe {
+        kernel::asm!(
+            "testl ${on}, {flags:e}; jz 2f; sti; 2:";
+            flags = in(reg) flags,
+            on = const EFLAGS_IF,
+            options(nostack),
+        )
+    };
 }
 
 /// The TSC, lower and upper half, read after all that comes before it: `rdtsc_ordered()` on a CPU with RDTSCP.

@@ -315,7 +315,7 @@ unsafe fn emit_bio<O: Of, const BY_COMM: bool>(bio: *mut bio, action: u32) {
     // SAFETY: By the contract.
     let queue = unsafe { bio_queue(bio) };
 
-    if let Some((window, pid)) = Window::open::<O>(queue, 1).and_then(Window::task::<BY_COMM>) {
+    if let Some((window, pid)) = Window::<1>::open::<O>(queue).and_then(Window::task::<BY_COMM>) {
         let slot = window.slot();
 
         // SAFETY: As in `bio_words`.
@@ -325,7 +325,7 @@ unsafe fn emit_bio<O: Of, const BY_COMM: bool>(bio: *mut bio, action: u32) {
         }
         slot.id(record::bio_id(bio as usize));
         slot.who(record::who(action) | pid);
-        window.close(1);
+        window.close();
     } else if let Some(queue) = FILTER.admit(queue) {
         // SAFETY: By the contract.
         unsafe { slow_bio(bio, queue, action) };
@@ -388,7 +388,7 @@ unsafe fn emit_request<O: Of>(rq: *mut request, action: u32) {
     // SAFETY: By the contract. `id` is constant for the queue's life.
     let queue = unsafe { (*(*rq).q).id };
 
-    if let Some((window, pid)) = Window::open::<O>(queue, 1).and_then(Window::task::<false>) {
+    if let Some((window, pid)) = Window::<1>::open::<O>(queue).and_then(Window::task::<false>) {
         let slot = window.slot();
 
         // SAFETY: By the contract, and plain reads.
@@ -399,7 +399,7 @@ unsafe fn emit_request<O: Of>(rq: *mut request, action: u32) {
             slot.request_id(hctx, internal_tag, tag);
         }
         slot.who(record::who(action) | pid);
-        window.close(1);
+        window.close();
     } else if let Some(queue) = FILTER.admit(queue) {
         // SAFETY: By the contract.
         unsafe { slow_request(rq, queue, action) };
@@ -433,7 +433,7 @@ unsafe fn emit_completion<O: Of>(rq: *mut request, action: u32, error: u8, nr_by
     // SAFETY: By the contract. `id` is constant for the queue's life.
     let queue = unsafe { (*(*rq).q).id };
 
-    if let Some(window) = Window::open::<O>(queue, 1) {
+    if let Some(window) = Window::<1>::open::<O>(queue) {
         let slot = window.slot();
 
         // SAFETY: By the contract, and plain reads.
@@ -444,7 +444,7 @@ unsafe fn emit_completion<O: Of>(rq: *mut request, action: u32, error: u8, nr_by
             let (hctx, internal_tag, tag) = request_tags(rq);
             slot.request_id(hctx, internal_tag, tag);
         }
-        window.close(1);
+        window.close();
     } else if let Some(queue) = FILTER.admit(queue) {
         // SAFETY: By the contract.
         unsafe { slow_completion(rq, queue, action, error, nr_bytes) };
@@ -499,14 +499,15 @@ unsafe fn emit_queue(
     // SAFETY: By the contract.
     let queue = unsafe { (*q).id };
 
-    if let Some((window, pid)) = Window::open::<Middle>(queue, 1).and_then(Window::task::<false>) {
+    if let Some((window, pid)) = Window::<1>::open::<Middle>(queue).and_then(Window::task::<false>)
+    {
         let slot = window.slot();
 
         slot.place(sector, queue as u16);
         slot.size_op(bytes, opf);
         slot.id(id);
         slot.who(record::who(action) | pid);
-        window.close(1);
+        window.close();
     } else if let Some(queue) = FILTER.admit(queue) {
         let words = Words {
             place: record::place(sector, queue),
@@ -626,7 +627,8 @@ unsafe extern "C" fn blkrelay_probe_bio_remap(_: *mut c_void, bio: *mut bio, dev
     let (target, start) = unsafe { ((*(*bio).bi_bdev).bd_dev, (*(*bio).bi_bdev).bd_start_sect) };
     let start = if target == dev { 0 } else { start };
 
-    if let Some((window, pid)) = Window::open::<Middle>(queue, 2).and_then(Window::task::<false>) {
+    if let Some((window, pid)) = Window::<2>::open::<Middle>(queue).and_then(Window::task::<false>)
+    {
         let slot = window.slot();
 
         // SAFETY: As in `bio_words`.
@@ -637,7 +639,7 @@ unsafe extern "C" fn blkrelay_probe_bio_remap(_: *mut c_void, bio: *mut bio, dev
         slot.id(record::bio_id(bio as usize));
         slot.who(record::who(abi::BLKRELAY_A) | pid);
         window.side_slot().words(self::from(dev, from).slot);
-        window.close(2);
+        window.close();
     } else if let Some(queue) = FILTER.admit(queue) {
         // SAFETY: The bio is being submitted.
         let words = unsafe { bio_words(bio, queue, start, abi::BLKRELAY_A) };

@@ -111,24 +111,18 @@ impl Slot {
         }
     }
 
-    /// `blkrelay_record.who` of a whole span of one bio.
+    /// `blkrelay_times.queue`.
     #[inline(always)]
-    pub(crate) fn span_who(self, status: u8) {
-        const AT: usize = offset_of!(abi::blkrelay_record, who);
-
-        // SAFETY: A field of a record.
-        unsafe {
-            self.put(AT, abi::BLKRELAY_SPAN << abi::BLKRELAY_WHO_SHIFT | 1);
-            self.put(AT + abi::BLKRELAY_STATUS_SHIFT as usize / 8, status);
-        }
+    pub(crate) fn queued(self, time: u64) {
+        // SAFETY: A field of a side record.
+        unsafe { self.put(offset_of!(abi::blkrelay_times, queue), time) };
     }
 
-    /// `blkrelay_times.queue`, `.pid`, and `.who` without flags.
+    /// `blkrelay_times.pid`, and `.who` without flags.
     #[inline(always)]
-    pub(crate) fn queued(self, time: u64, pid: u32) {
+    pub(crate) fn by(self, pid: u32) {
         // SAFETY: Fields of a side record.
         unsafe {
-            self.put(offset_of!(abi::blkrelay_times, queue), time);
             self.put(offset_of!(abi::blkrelay_times, pid), pid);
             self.put(
                 offset_of!(abi::blkrelay_times, who),

@@ -14,7 +14,7 @@
 //! says that its Q is missed. Its stamps may be torn by such a meeting, too: each carries the sum of its words and
 //! of the bio's address, so what does not belong together is not found.
 //!
-//! What the kernel does with the usual request is done without a call ([`complete`]'s fast path); all else is told
+//! What the kernel does with the usual request is done without a call (`blkrelay_probe_span_complete()`); all else is told
 //! by `slow_complete`: requests of several bios, in parts, of flush sequences or without a stamp.
 
 use crate::{
@@ -211,7 +211,8 @@ unsafe fn issued<'a>(queue: u32, (hctx, tag): (u32, u32)) -> Option<&'a AtomicU6
             table.add(LENGTH).cast::<u64>().read(),
         )
     };
-    // A tag beyond the depth, which a scheduler may have been given since, would be that of the next hardware queue.
+    // A tag beyond the depth, which a scheduler may have been given since, would be that of the next hardware
+    // queue.
     if u64::from(tag) >= depth {
         return None;
     }
@@ -277,7 +278,8 @@ impl Spans {
         if entry.load(Relaxed) != none() {
             return Ok(());
         }
-        let length = hctxs.wrapping_mul(u64::from(depth));
+        // No kernel has as many: tags of one hardware queue are at most 10240.
+        let length = hctxs.wrapping_mul(u64::from(depth)).min(u32::MAX.into());
         let total = (length as usize).wrapping_add(FIRST);
         let mut table = KVVec::with_capacity(total, GFP_KERNEL)?;
 
@@ -503,91 +505,112 @@ unsafe extern "C" fn blkrelay_probe_span_complete(
     // SAFETY: The request is owned by the caller.
     let queue = unsafe { (*(*rq).q).id };
 
-    // SAFETY: As above.
-    if unsafe { complete(rq, queue, error, nr_bytes) } {
+    if !fast::is_open::<Ends>(queue) {
+        if FILTER.admit(queue).is_some() {
+            // SAFETY: As above, and admitted.
+            unsafe { slow_complete(rq, error, nr_bytes) };
+        }
         return;
     }
-    if let Some(queue) = FILTER.admit(queue) {
-        // SAFETY: As above, and admitted.
-        unsafe { slow_complete(rq, queue, error, nr_bytes) };
-    }
-}
-
-/// The fast path of a span: a request that is done at once, was accounted, has one bio, and that bio's stamp.
-/// Returns whether it was.
-///
-/// # Safety
-///
-/// `rq` is being completed, and of queue `queue`.
-#[inline(always)]
-unsafe fn complete(rq: *mut request, queue: i32, error: u8, nr_bytes: c_uint) -> bool {
-    let Some(window) = Window::open::<Ends>(queue, 2) else {
-        return false;
+    let Some(window) = Window::<2>::open_again::<Ends>(queue) else {
+        // SAFETY: As above.
+        return unsafe { other_complete(rq, error, nr_bytes) };
     };
     // SAFETY: Plain reads of a request that is owned by the caller.
     let bio = unsafe { (*rq).bio as usize };
     // SAFETY: As above.
     let usual = unsafe {
         bio == (*rq).biotail as usize
+            && error == 0
             && nr_bytes == (*rq).__data_len
             && (*rq).rq_flags & (RQF_IO_STAT | RQF_FLUSH_SEQ) == RQF_IO_STAT
     };
     if !usual {
         window.abandon();
-        return false;
+        // SAFETY: As above.
+        return unsafe { other_complete(rq, error, nr_bytes) };
     }
+    // From here on whatever turns out otherwise is of a whole request without an error: nothing else has to be
+    // kept in a register meanwhile. What is written is as good as not written until the window is closed.
 
-    // What is written is as good as not written until the window is closed.
     // SAFETY: Admitted: it is the queue of the event before.
     let entry = unsafe { queued(bio) };
-    let (time, task, names) = (
-        entry.time.load(Relaxed),
-        entry.task.load(Relaxed),
-        entry.names.load(Relaxed),
-    );
-    window.side_slot().queued(time, task as u32);
-    if Queued::sum(bio, time, task, names) != entry.sum.load(Relaxed) {
+    // One word after the other, so that none has to be kept.
+    let mut sum = bio as u64;
+    let time = entry.time.load(Relaxed);
+    window.side_slot().queued(time);
+    sum = sum.wrapping_add(time);
+    let task = entry.task.load(Relaxed);
+    window.side_slot().by(task as u32);
+    sum = sum.wrapping_add(task);
+    let is_pid = window.is_pid(task as u32);
+    let names = entry.names.load(Relaxed);
+    sum = sum.wrapping_add(names);
+    if !is_pid || !window.is_names(names) || sum != entry.sum.load(Relaxed) {
         window.abandon();
-        return false;
+        // SAFETY: As above.
+        return unsafe { whole_complete(rq) };
     }
-    let Some(window) = window.named(task as u32, names) else {
-        return false;
-    };
-    entry.forget();
-
     let slot = window.slot();
+
     // SAFETY: Plain reads, as above, and admitted.
     unsafe {
         let (hctx, tag) = tag(rq);
 
         slot.tag(hctx, tag);
-        let issue = match issued(queue as u32, (hctx, tag)) {
-            Some(stamp) => {
-                let issue = stamp.load(Relaxed);
-
-                stamp.store(0, Relaxed);
-                issue
-            }
-            None => 0,
-        };
-
-        window.side_slot().issued(issue, (*rq).start_time_ns);
         slot.place((*rq).__sector, queue as u16);
-        slot.size_op(nr_bytes, (*rq).cmd_flags);
+        let Some(stamp) = issued(queue as u32, (hctx, tag)) else {
+            window.abandon();
+            return whole_complete(rq);
+        };
+        let issue = stamp.load(Relaxed);
+
+        entry.forget();
+        stamp.store(0, Relaxed);
+        window.side_slot().issued(issue, (*rq).start_time_ns);
+        slot.size_op((*rq).__data_len, (*rq).cmd_flags);
     }
-    slot.span_who(error);
-    window.close(2);
-    true
+    slot.who(record::who(abi::BLKRELAY_SPAN) | 1);
+    window.close();
+}
+
+/// The span of a request that was not what the fast path is for.
+///
+/// # Safety
+///
+/// `rq` is being completed.
+#[cold]
+#[inline(never)]
+unsafe fn other_complete(rq: *mut request, error: u8, nr_bytes: c_uint) {
+    // SAFETY: The request is owned by the caller.
+    if FILTER.admit(unsafe { (*(*rq).q).id }).is_some() {
+        // SAFETY: As above, and admitted.
+        unsafe { slow_complete(rq, error, nr_bytes) };
+    }
+}
+
+/// The same of one that is done at once and without an error.
+///
+/// # Safety
+///
+/// `rq` is being completed.
+#[cold]
+#[inline(never)]
+unsafe fn whole_complete(rq: *mut request) {
+    // SAFETY: The request is owned by the caller.
+    unsafe { other_complete(rq, 0, (*rq).__data_len) };
 }
 
 /// A span of any request.
 ///
 /// # Safety
 ///
-/// The event was admitted; `rq` is being completed, and of queue `queue`.
+/// The event was admitted; `rq` is being completed.
 #[cold]
 #[inline(never)]
-unsafe fn slow_complete(rq: *mut request, queue: u16, error: u8, nr_bytes: c_uint) {
+unsafe fn slow_complete(rq: *mut request, error: u8, nr_bytes: c_uint) {
+    // SAFETY: The request is owned by the caller. An id that is admitted fits.
+    let queue = unsafe { (*(*rq).q).id } as u16;
     // SAFETY: The request is owned by the caller, and so are its bios.
     let (opf, left, flags, front) =
         unsafe { ((*rq).cmd_flags, (*rq).__data_len, (*rq).rq_flags, (*rq).bio) };
