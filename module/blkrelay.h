@@ -103,7 +103,7 @@ struct blkrelay_record {
 #define BLKRELAY_ZONE_PLUG 22	/* disk_zone_wplug_add_bio	queue: a write waits for its zone */
 #define BLKRELAY_ZONE_UNPLUG 23	/* blk_zone_wplug_bio	queue: ... and goes on */
 #define BLKRELAY_ZONE_APPEND 24	/* blk_zone_append_update_request_bio	rq: its sector is where it went */
-#define BLKRELAY_SPAN	25	/* block_rq_complete, block_bio_complete: an I/O's whole life; a times record follows */
+#define BLKRELAY_SPAN	25	/* block_rq_complete, block_bio_complete: a whole life; a times record follows */
 
 #define BLKRELAY_W_SCHED	1	/* W: scheduler tags, else the driver's */
 #define BLKRELAY_W_RESERVED	2	/* W: reserved tags */
@@ -112,8 +112,8 @@ struct blkrelay_record {
  * ---- Side records ---------------------------------------------------------------------------------
  *
  * TASK and DEVICE hold for the events that follow them in the same sub-buffer; each sub-buffer brings its
- * own, so that a lost one never takes names with it. FROM, DETAIL and TIMES belong to the event before them. STOP
- * is the last of a stream, and the only one with times.
+ * own, so that a lost one never takes names with it. FROM, DETAIL and TIMES belong to the event before them.
+ * STOP is the last of a stream.
  */
 #define BLKRELAY_SIDE		0x80
 #define BLKRELAY_SLOTS_MASK	0x000000ffu
@@ -217,29 +217,29 @@ struct blkrelay_stop {
 
 #define BLKRELAY_TIMES		0x85
 #define BLKRELAY_TIMES_SHIFT	8		/* BLKRELAY_TIMES_*, in @who */
-#define BLKRELAY_TIMES_MISSED	1	/* @queue and @pid are not known: the bio's Q was not seen, or its stamp was lost */
+#define BLKRELAY_TIMES_MISSED	1	/* @queue and @pid are not known: Q was not seen, or its stamp was lost */
 #define BLKRELAY_TIMES_FRONT	2	/* @queue is 0: the front part of a split bio has no Q of its own */
-#define BLKRELAY_TIMES_REST	4	/* @queue is that of the bio before its front was split off: the I/O may end later */
+#define BLKRELAY_TIMES_REST	4	/* @queue is the whole bio's, before its front was split off */
 #define BLKRELAY_TIMES_PARTIAL	8	/* the request goes on: this is the completion of a part of it */
 #define BLKRELAY_TIMES_BIO	16	/* of a bio-based driver: @id is the bio's, and there is no @issue */
 /**
- * struct blkrelay_times - when the I/O of the SPAN event just before it was queued and issued, and by whom, one slot
- * @queue: when its first bio was queued, trace's clock; 0: see BLKRELAY_TIMES_MISSED and _FRONT, or the request has no
- *	   bio
+ * struct blkrelay_times - when the I/O of the SPAN event just before it was queued and issued, one slot
+ * @queue: when its first bio was queued, trace's clock; 0: see BLKRELAY_TIMES_MISSED and _FRONT, or the
+ *	   request has no bio
  * @issue: when it was issued last, trace's clock; 0: not seen, or never done
  * @alloc: when the request was allocated, CLOCK_MONOTONIC ns (request.start_time_ns); 0: the kernel did not
  *	   keep it, because the request is not accounted. Read once for all requests of a plug, so it may lie
  *	   before @queue
- * @pid:   who queued the first bio: thread id in the initial pid namespace, named by a task record before it in
- *	   this sub-buffer; 0 with BLKRELAY_TIMES_MISSED. With _FRONT 0 is no pid either, but not known
+ * @pid:   who queued the first bio: thread id in the initial pid namespace, named by a task record before it
+ *	   in this sub-buffer; 0 with BLKRELAY_TIMES_MISSED. With _FRONT 0 is no pid either, but not known
  *
  * Of the SPAN event: @time is the completion's; @place, @bytes, @opf and @id are as in C (with
- * BLKRELAY_TIMES_BIO as in BIO_C); @who is action << 24 | status << 16 | number of bios that the call completes
- * (65535: that many or more; 0: the request has no bio, or, with BLKRELAY_TIMES_PARTIAL, its first one goes on). All
- * but the first were merged into the request: their own Q is not told.
+ * BLKRELAY_TIMES_BIO as in BIO_C); @who is action << 24 | status << 16 | number of bios that the call
+ * completes (65535: that many or more; 0: the request has no bio, or, with BLKRELAY_TIMES_PARTIAL, its first
+ * one goes on). All but the first were merged into the request: their own Q is not told.
  *
- * A flush sequence has two, both of one bio: its data's, and at its end one of 0 bytes with the same @id and @queue.
- * The flush itself, which borrows the tag, has one as well, without a bio.
+ * A flush sequence has two, both of one bio: its data's, and at its end one of 0 bytes with the same @id and
+ * @queue. The flush itself, which borrows the tag, has one as well, without a bio.
  */
 struct blkrelay_times {
 	__u64 queue;

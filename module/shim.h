@@ -66,7 +66,7 @@ struct blkrelay_submitter {
  * @cpu:     which CPU this is
  * @queues:  queue ids that this sub-buffer has named, direct-mapped; all ones: none
  * @tasks:   tasks that this sub-buffer has named, direct-mapped
- * @filter:  what this CPU's events have to pass besides the bitmap (filter.rs); asked off the fast path
+ * @filter:  what this CPU's events have to pass besides the map of queues (filter.rs); asked off the fast path
  * @buf:     the relay buffer, or NULL if none could be made
  * @subbuf:  head of the sub-buffer that has been begun, or NULL
  * @epoch:   configuration epoch of what is written next

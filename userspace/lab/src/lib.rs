@@ -27,6 +27,7 @@ pub mod plan;
 pub mod preflight;
 pub mod process;
 pub mod progress;
+pub mod spans;
 pub mod spin;
 pub mod state;
 pub mod stats;

@@ -3,7 +3,7 @@
 
 use anyhow::{bail, Context, Result};
 use blkrelay_lab::clock::Clock;
-use blkrelay_lab::{agent, blktrace, compare, fault, floor, fuzz, spin};
+use blkrelay_lab::{agent, blktrace, compare, fault, floor, fuzz, spans, spin};
 use blkrelay_trace::{Dev, Item};
 use clap::{Parser, Subcommand};
 use nix::unistd::{setgid, setuid};
@@ -77,6 +77,15 @@ enum Command {
         /// blktrace's files are those of its newer setup ioctl
         #[arg(long)]
         setup2: bool,
+    },
+    /// Compares a trace of spans with what blktrace recorded of the same run.
+    Spans {
+        /// blkrelay's trace
+        #[arg(long)]
+        trace: PathBuf,
+        /// Directory of blktrace's files
+        #[arg(long)]
+        blktrace: PathBuf,
     },
     /// Traces a command's I/O by the kernel's blktrace; nobody reads before the end.
     Blktrace(blktrace::Args),
@@ -182,6 +191,7 @@ fn run(command: Command) -> Result<ExitCode> {
             let verdict = compare::tracers(&trace, &blktrace, &ftrace, &disks, &want, setup2)?;
             println!("{verdict}");
         }
+        Command::Spans { trace, blktrace } => println!("{}", spans::compare(&trace, &blktrace)?),
         Command::Blktrace(args) => return blktrace::run(&args),
         Command::FailNth(args) => println!("{}", fault::fail_nth(&args)?),
         Command::Fuzz(args) => fuzz::fuzz(&args)?,
