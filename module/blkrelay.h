@@ -103,7 +103,7 @@ struct blkrelay_record {
 #define BLKRELAY_ZONE_PLUG 22	/* disk_zone_wplug_add_bio	queue: a write waits for its zone */
 #define BLKRELAY_ZONE_UNPLUG 23	/* blk_zone_wplug_bio	queue: ... and goes on */
 #define BLKRELAY_ZONE_APPEND 24	/* blk_zone_append_update_request_bio	rq: its sector is where it went */
-#define BLKRELAY_SPAN	25	/* block_rq_complete, block_bio_complete: a whole life; a times record follows */
+#define BLKRELAY_SPAN	25	/* block_rq_complete, block_bio_complete	an I/O's life; times follow */
 
 #define BLKRELAY_W_SCHED	1	/* W: scheduler tags, else the driver's */
 #define BLKRELAY_W_RESERVED	2	/* W: reserved tags */
@@ -217,7 +217,7 @@ struct blkrelay_stop {
 
 #define BLKRELAY_TIMES		0x85
 #define BLKRELAY_TIMES_SHIFT	8		/* BLKRELAY_TIMES_*, in @who */
-#define BLKRELAY_TIMES_MISSED	1	/* @queue and @pid are not known: Q was not seen, or its stamp was lost */
+#define BLKRELAY_TIMES_MISSED	1	/* @queue and @pid are not known: no Q seen, or its stamp lost */
 #define BLKRELAY_TIMES_FRONT	2	/* @queue is 0: the front part of a split bio has no Q of its own */
 #define BLKRELAY_TIMES_REST	4	/* @queue is the whole bio's, before its front was split off */
 #define BLKRELAY_TIMES_PARTIAL	8	/* the request goes on: this is the completion of a part of it */

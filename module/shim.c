@@ -124,8 +124,8 @@ static DEFINE_STATIC_KEY_FALSE(blkrelay_filtering);
 static DEFINE_STATIC_KEY_FALSE(blkrelay_watching);
 
 /*
- * Whether remember() lets a CPU's next events go by the fast path; and those of an I/O's ends, because only they
- * are watched.
+ * Whether remember() lets a CPU's next events go by the fast path; and those of an I/O's ends, because only
+ * they are watched.
  */
 static bool blkrelay_fast;
 static bool blkrelay_fast_ends;
@@ -477,8 +477,8 @@ void blkrelay_each_disk(void (*call)(struct request_queue *q))
 }
 
 /*
- * Tags that a hardware queue may give out: the driver's, or a scheduler's, whose number is that of the queue's
- * requests and at first twice BLKDEV_DEFAULT_RQ. 0 for a bio-based driver.
+ * Tags that a hardware queue may give out: the driver's, or a scheduler's, whose number is that of the
+ * queue's requests and at first twice BLKDEV_DEFAULT_RQ. 0 for a bio-based driver.
  */
 u32 blkrelay_queue_tags(struct request_queue *q)
 {

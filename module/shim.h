@@ -66,7 +66,8 @@ struct blkrelay_submitter {
  * @cpu:     which CPU this is
  * @queues:  queue ids that this sub-buffer has named, direct-mapped; all ones: none
  * @tasks:   tasks that this sub-buffer has named, direct-mapped
- * @filter:  what this CPU's events have to pass besides the map of queues (filter.rs); asked off the fast path
+ * @filter:  what this CPU's events have to pass besides the map of queues (filter.rs); not asked on the fast
+ *	     path
  * @buf:     the relay buffer, or NULL if none could be made
  * @subbuf:  head of the sub-buffer that has been begun, or NULL
  * @epoch:   configuration epoch of what is written next
@@ -231,8 +232,8 @@ enum blkrelay_values {
 /*
  * Recording one event on this CPU, off the fast path. @place, @size_op and @id_who are the last three words
  * of a struct blkrelay_record but for the pid, which is added here; @of is what the event is of: its action
- * tells whether that is a bio, a request or a queue (record.rs, stream.rs). @extra follows the event, unless it
- * is NULL. @by is whom it names: NULL stands for the current task, and for nobody at a completion.
+ * tells whether that is a bio, a request or a queue (record.rs, stream.rs). @extra follows the event, unless
+ * it is NULL. @by is whom it names: NULL stands for the current task, and for nobody at a completion.
  */
 void blkrelay_emit(u64 place, u64 size_op, u64 id_who, void *of, const struct blkrelay_extra *extra,
 		   const struct blkrelay_submitter *by);
