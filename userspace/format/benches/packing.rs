@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 //! What it takes to pack a record and to store it, in real time, on this machine: `make bench`.
 //!
-//! The packing is the module's own (`module/record.rs`, the very code that the kernel runs). What stores the
-//! words is modelled after the module's fast path, with the same checks (room, queue and task named): what
-//! needs the kernel (interrupts off, the per-CPU area, the tracepoint's dispatch) is not here.
+//! Packing and storing in place are the module's own (`module/record.rs` and `module/slot.rs`, the very code that
+//! the kernel runs). What stores the words, and the checks (room, queue and task named), are modelled after the
+//! module: what needs the kernel (interrupts off, the per-CPU area, the tracepoint's dispatch) is not here.
 //!
 //! - `pack`: the words alone.
 //! - `record/call`: the words are packed, and handed in registers to a function that stores them.
@@ -26,7 +26,7 @@ use std::time::Duration;
 
 #[path = "../tests/common/module.rs"]
 mod module;
-use module::record;
+use module::{record, slot};
 
 const QUEUE: u16 = 5;
 const PID: u32 = 4711;
@@ -136,20 +136,6 @@ impl Cpu {
     }
 }
 
-/// As `struct blkrelay_record`, in widths that are the fields' own.
-#[repr(C)]
-struct InPlace {
-    time: u64,
-    sector: u64,
-    bytes: u32,
-    opf: u32,
-    tag: u16,
-    hctx: u16,
-    who: u32,
-}
-
-const _: () = assert!(size_of::<InPlace>() == record::SLOT && cfg!(target_endian = "little"));
-
 /// An issue: the words, as `probes.rs` packs them.
 #[inline(always)]
 fn issue(rq: &Request) -> record::Words {
@@ -198,24 +184,13 @@ fn in_place(cpu: &mut Cpu, rq: &Request) {
         return;
     };
     let time = cpu.time;
-    let slot: *mut InPlace = slot.cast();
-    let tag = match rq.internal_tag {
-        none if none < 0 => rq.tag,
-        tag => tag,
-    };
-    // SAFETY: `slot` is one of `slots`, which nobody else refers to, and has the size and alignment. The queue
-    // lies over the top two bytes of the sector.
-    unsafe {
-        (&raw mut (*slot).time).write(time);
-        let sector = &raw mut (*slot).sector;
-        sector.write(record::request_sector(rq.cmd_flags, rq.sector));
-        sector.cast::<u16>().add(3).write(rq.queue);
-        (&raw mut (*slot).bytes).write(rq.data_len);
-        (&raw mut (*slot).opf).write(rq.cmd_flags);
-        (&raw mut (*slot).tag).write(tag as u16);
-        (&raw mut (*slot).hctx).write(rq.hctx as u16);
-        (&raw mut (*slot).who).write(PID | record::who(abi::BLKRELAY_D));
-    }
+    // SAFETY: `slot` is one of `slots`, which nobody else refers to, and has the size and alignment.
+    let slot = unsafe { slot::Slot::new(slot.cast()) };
+    slot.place(rq.sector, rq.queue);
+    slot.size_op(rq.data_len, rq.cmd_flags);
+    slot.request_id(rq.hctx, rq.internal_tag, rq.tag);
+    slot.who(PID | record::who(abi::BLKRELAY_D));
+    slot.time((time as u32, (time >> 32) as u32));
 }
 
 type Way = fn(&mut Cpu, &Request);
