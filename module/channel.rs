@@ -251,6 +251,13 @@ impl Channel {
         unsafe { abi::blkrelay_forget_queues() };
     }
 
+    /// No span is of what was stamped before: it may have been completed unseen.
+    fn forget_stamps(&self) {
+        if let Some(spans) = &self.shared().spans {
+            spans.forget();
+        }
+    }
+
     /// Replaces the filter. On each CPU the old one holds for every event up to an instant and the
     /// new one from then on, and there the epoch changes.
     ///
@@ -260,6 +267,8 @@ impl Channel {
         let old = core::mem::replace(&mut self.filter, filter);
 
         self.ask(true);
+        // What a queue's stamps were of may have ended unseen since it was last traced.
+        self.forget_stamps();
         FILTER.open(self.filter.selection());
         // A probe that has not been told to ask is gone after this.
         synchronize_probes();
@@ -307,6 +316,7 @@ impl Channel {
         if let Some(flight) = self.shared().flight() {
             flight.arm(self.shared(), self.epoch);
         }
+        self.forget_stamps();
         FILTER.open(self.filter.selection());
     }
 
@@ -411,11 +421,16 @@ impl Drop for Channel {
     /// when the module is unloaded there are none because each would hold the module.
     fn drop(&mut self) {
         reader::expel();
+        // A disk that is just coming has its turn first: see `blkrelay_span_disk`.
+        // SAFETY: May sleep, and holds none of the locks that are taken before this one.
+        unsafe { abi::blkrelay_disks_lock() };
         {
             let _cpus = CpusReadLock::new();
 
             CURRENT.store(null_mut(), Relaxed);
         }
+        // SAFETY: Taken above.
+        unsafe { abi::blkrelay_disks_unlock() };
         // This removes the data files, and waits for whoever is just opening one: that does not wait
         // for us, see `Reader::new`.
         close_buffers();

@@ -10,6 +10,7 @@
 #include <linux/cpumask.h>
 #include <linux/irq_work.h>
 #include <linux/mm.h>
+#include <linux/mutex.h>
 #include <linux/percpu.h>
 #include <linux/sched.h>
 #include <linux/security.h>
@@ -288,6 +289,8 @@ void blkrelay_name_task(struct blkrelay_cpu *cpu, struct blkrelay_task *task,
 {
 	struct blkrelay_seen *seen = &cpu->tasks[by->pid % BLKRELAY_TASKS];
 
+	/* Under its old name it goes by the fast path no more, even if remember() is not for this queue. */
+	cpu->pid = BLKRELAY_NOBODY;
 	seen->comm[0] = by->comm[0];
 	seen->comm[1] = by->comm[1];
 	seen->pid = by->pid;
@@ -394,6 +397,19 @@ u64 blkrelay_available_bytes(void)
 
 static struct class_interface disks;
 
+/* While it is held, no channel is closed under a disk that comes. Taken with the block class's mutex held. */
+static DEFINE_MUTEX(disks_lock);
+
+void blkrelay_disks_lock(void)
+{
+	mutex_lock(&disks_lock);
+}
+
+void blkrelay_disks_unlock(void)
+{
+	mutex_unlock(&disks_lock);
+}
+
 /*
  * The block device with this number, partitions included, or -ENODEV. It is not opened: that could make
  * one that is not there, and would keep a disk from going away. What the caller keeps is the queue, and
@@ -452,9 +468,9 @@ static int disk_added(struct device *dev)
 {
 	if (bdev_is_partition(dev_to_bdev(dev)))
 		return 0;
-	cpus_read_lock();
+	mutex_lock(&disks_lock);
 	blkrelay_span_disk(bdev_get_queue(dev_to_bdev(dev)));
-	cpus_read_unlock();
+	mutex_unlock(&disks_lock);
 	blkrelay_forget_queues();
 	return 0;
 }

@@ -330,6 +330,8 @@ int blkrelay_device(unsigned int major, unsigned int minor, struct blkrelay_reso
 bool blkrelay_locked_down(void);
 
 int blkrelay_disks_init(void);
+void blkrelay_disks_lock(void);
+void blkrelay_disks_unlock(void);
 void blkrelay_disks_exit(void);
 
 /* channel.rs: a CPU is about to come up. May sleep; no probe runs there yet. */

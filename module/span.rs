@@ -300,6 +300,23 @@ impl Spans {
         Ok(())
     }
 
+    /// Clears all stamps. What is under way has no Q and no issue then.
+    pub(crate) fn forget(&self) {
+        for entry in &self.queued {
+            entry.forget();
+        }
+        for entry in &self.issued {
+            let table = entry.load(Acquire);
+
+            // SAFETY: A table has these stamps, of the number that it says.
+            unsafe {
+                for n in 0..(*table.add(LENGTH)).load(Relaxed) as usize {
+                    (*table.add(FIRST).add(n)).store(0, Relaxed);
+                }
+            }
+        }
+    }
+
     /// Probes find these tables from here on. Nobody has others.
     pub(crate) fn publish(&self) {
         QUEUED.store(self.queued.as_ptr().cast_mut(), Release);
@@ -331,7 +348,7 @@ impl Drop for Spans {
 ///
 /// # Safety
 ///
-/// Called by the shim, with the CPU hotplug lock held, so that the channel stays, for a live queue.
+/// Called for a live queue, either by the shim with `disks_lock` held, or by a command: the channel stays.
 #[no_mangle]
 unsafe extern "C" fn blkrelay_span_disk(q: *mut request_queue) {
     // SAFETY: By the contract.
@@ -444,7 +461,9 @@ unsafe extern "C" fn blkrelay_probe_span_split(_: *mut c_void, bio: *mut bio, _:
     };
 
     match own.find(bio as usize) {
-        Some(found) if !has_requests => return remark(own, bio as usize, &found),
+        Some(found) if !has_requests && found.mark != mark::FRONT => {
+            return remark(own, bio as usize, &found)
+        }
         _ => {}
     }
     let (mut task, mut comm) = (0, [0; 2]);
@@ -655,6 +674,8 @@ unsafe fn slow_complete(rq: *mut request, error: u8, nr_bytes: c_uint) {
     }
 
     let passthrough = opf & 0xfe == record::REQ_OP_DRV_IN;
+    // Those are never queued: a stamp that is found is another's.
+    let found = found.filter(|_| !passthrough);
     match found.as_ref().map(|stamp| stamp.mark) {
         Some(mark::FRONT) => times_flags |= abi::BLKRELAY_TIMES_FRONT,
         Some(mark::REST) => times_flags |= abi::BLKRELAY_TIMES_REST,
