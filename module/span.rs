@@ -14,7 +14,7 @@
 //! says that its Q is missed. Its stamps may be torn by such a meeting, too: each carries the sum of its words and
 //! of the bio's address, so what does not belong together is not found.
 //!
-//! What the kernel does with the usual request is done without a call (`blkrelay_probe_span_complete()`); all else is told
+//! The usual request is done without a call (`blkrelay_probe_span_complete()`); all else is told
 //! by `slow_complete`: requests of several bios, in parts, of flush sequences or without a stamp.
 
 use crate::{
@@ -386,7 +386,7 @@ pub(crate) fn took(slot: &[u64; 4], now: u64) -> Option<u64> {
 
 // ---- Probes -----------------------------------------------------------------------------------------
 
-// In a module of their own only to be found: `probes.rs` registers them in place of its own.
+// `probes.rs` registers these in place of its own.
 
 /// `RQF_*` of `include/linux/blk-mq.h`; `layout.rs` compares them with the kernel's.
 pub(crate) const RQF_FLUSH_SEQ: u32 = 1 << 1;
