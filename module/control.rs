@@ -518,8 +518,8 @@ impl State {
             true => Some(Spans::new()?),
             false => None,
         };
-        if let Some(spans) = &spans {
-            devices::prepare(spans, places.as_deref(), &queues)?;
+        if let Some(spans) = spans.as_ref().filter(|_| places.is_some()) {
+            spans.prepare(&queues, false)?;
         }
         let set = FilterSet::new(&start.filter, places)?;
         let clock = Clock::choose();
@@ -553,16 +553,18 @@ impl State {
         unsafe { abi::blkrelay_clock_use_tsc(config.clock.code() == abi::BLKRELAY_CLOCK_TSC) };
         // SAFETY: As above; the last trace's channel is closed, and the directory goes last.
         let channel = unsafe { Channel::open(directory.0, config, queues, spans, flight, set) }?;
+        let shared = channel.shared();
+
+        if let Some(spans) = &shared.spans {
+            if start.filter.devices == Devices::All {
+                // Disks that come find the channel from here on, so none comes in between.
+                spans.prepare(&shared.queues, true)?;
+            }
+        }
         let probes = self
             .events
             .register(events, recorded(&start))
             .map_err(|(name, e)| Refusal::Probe(name, e))?;
-
-        if start.span && start.filter.devices == Devices::All {
-            // What comes later is seen to where it comes.
-            // SAFETY: May sleep. The channel is open.
-            unsafe { abi::blkrelay_each_disk(Some(abi::blkrelay_span_disk)) };
-        }
 
         // Now that nothing can fail.
         channel.run();
@@ -596,13 +598,10 @@ impl State {
         if trace.triggered().is_some() {
             return Err(Refusal::Frozen("filter"));
         }
-        let places = devices::resolve(filter.devices, &trace.channel.shared().queues)?;
-        if let Some(spans) = &trace.channel.shared().spans {
-            devices::prepare(spans, places.as_deref(), &trace.channel.shared().queues)?;
-            if places.is_none() {
-                // SAFETY: May sleep. The channel is open.
-                unsafe { abi::blkrelay_each_disk(Some(abi::blkrelay_span_disk)) };
-            }
+        let shared = trace.channel.shared();
+        let places = devices::resolve(filter.devices, &shared.queues)?;
+        if let Some(spans) = &shared.spans {
+            spans.prepare(&shared.queues, places.is_none())?;
         }
         let set = FilterSet::new(&filter, places)?;
         let texts = (devices_text(filter.devices)?, filter_text(words)?);

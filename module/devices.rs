@@ -16,8 +16,7 @@ use crate::{
     filter::{
         Place,
         QUEUES, //
-    },
-    span::Spans, //
+    }, //
 };
 use core::{
     ptr::null_mut,
@@ -160,18 +159,4 @@ pub(crate) fn resolve(
             .map_err(|_| ResolveError::NoMemory)?;
     }
     Ok(Some(places))
-}
-
-/// Makes room for the stamps of the requests of these queues, which `queues` keeps; of all disks there are if
-/// it is all.
-///
-/// # Errors
-///
-/// `ENOMEM`.
-pub(crate) fn prepare(spans: &Spans, places: Option<&[Place]>, queues: &Queues) -> Result {
-    for place in places.unwrap_or(&[]) {
-        // SAFETY: It is kept. A command may sleep.
-        unsafe { spans.prepare(queues.get(place.queue))? };
-    }
-    Ok(())
 }

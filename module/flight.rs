@@ -246,7 +246,7 @@ unsafe fn pull(stream: &mut Stream<'_>, flight: &Flight, cause: u32, value: u64)
     true
 }
 
-/// Is the event what is waited for? See `shim.h`. One that the filter has refused (`recorded` is false)
+/// Is the event what is waited for? See `shim.h`. One that the filter has refused (`passed` is false)
 /// pulls no trigger, but it may be the end of an I/O whose begin was recorded.
 ///
 /// # Safety
@@ -256,11 +256,12 @@ unsafe fn pull(stream: &mut Stream<'_>, flight: &Flight, cause: u32, value: u64)
 #[no_mangle]
 unsafe extern "C" fn blkrelay_watch(
     cpu: *mut abi::blkrelay_cpu,
+    time: u64,
     size_op: u64,
     id_who: u64,
     of: *mut c_void,
     extra: *const abi::blkrelay_extra,
-    recorded: bool,
+    passed: bool,
 ) {
     // SAFETY: Called from a probe.
     let Some(shared) = (unsafe { current() }) else {
@@ -276,7 +277,10 @@ unsafe extern "C" fn blkrelay_watch(
     let mut took = None;
 
     if let Some(table) = &flight.stamps {
-        let now = stream.now();
+        let now = match time {
+            0 => stream.now(),
+            time => time,
+        };
 
         match action {
             abi::BLKRELAY_SPAN => {
@@ -301,7 +305,7 @@ unsafe extern "C" fn blkrelay_watch(
         }
     }
 
-    if !recorded {
+    if !passed {
         return;
     }
     let status = match action {

@@ -82,7 +82,8 @@ impl Shared {
 /// The open channel, or null.
 ///
 /// Probes reach the channel through this. It is set before the filter lets the first event pass and
-/// cleared after the last probe has returned, and changes with the CPU hotplug lock held only.
+/// cleared after the last probe has returned, and changes with the CPU hotplug lock held only. A disk that comes
+/// keeps it from being cleared: see `blkrelay_span_disk`.
 pub(crate) static CURRENT: Atomic<*mut Shared> = Atomic::new(null_mut());
 
 /// The channel that probes write to, if any.

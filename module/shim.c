@@ -203,19 +203,24 @@ void blkrelay_submitter_now(struct blkrelay_submitter *by)
 #define WHO_SHIFT	0
 #endif
 
-/* Stores an event, if there is room for it and all names have been given. Interrupts are off. */
-static bool store(struct blkrelay_cpu *cpu, u64 place, u64 size_op, u64 id_who,
-		  const struct blkrelay_extra *extra, const struct blkrelay_submitter *by)
+/*
+ * Stores an event, if there is room for it and all names have been given. Returns its time, or 0.
+ * Interrupts are off.
+ */
+static u64 store(struct blkrelay_cpu *cpu, u64 place, u64 size_op, u64 id_who,
+		 const struct blkrelay_extra *extra, const struct blkrelay_submitter *by)
 {
 	const ptrdiff_t words = (extra ? 2 : 1) * BLKRELAY_RECORD_SIZE / sizeof(u64);
 	u32 queue = place >> BLKRELAY_SECTOR_BITS;
 	u64 *slot = cpu->pos;
+	u64 now;
 
 	if ((by && !blkrelay_task_named(cpu, by)) ||
 	    cpu->queues[queue % BLKRELAY_QUEUES] != queue || cpu->end - slot < words)
-		return false;
+		return 0;
 
-	slot[0] = blkrelay_clock(cpu);
+	now = blkrelay_clock(cpu);
+	slot[0] = now;
 	slot[1] = place;
 	slot[2] = size_op;
 	slot[3] = id_who;
@@ -224,7 +229,7 @@ static bool store(struct blkrelay_cpu *cpu, u64 place, u64 size_op, u64 id_who,
 		cpu->side++;
 	}
 	cpu->pos = slot + words;
-	return true;
+	return now;
 }
 
 /* The next event of this task on this queue may go by the fast path. Interrupts are off. */
@@ -257,6 +262,7 @@ void blkrelay_emit(u64 place, u64 size_op, u64 id_who, void *of, const struct bl
 	struct blkrelay_submitter current_task;
 	struct blkrelay_cpu *cpu;
 	unsigned long flags;
+	u64 now = 0;
 	bool pass;
 
 	/* At a completion whoever was interrupted is not the owner. */
@@ -273,12 +279,13 @@ void blkrelay_emit(u64 place, u64 size_op, u64 id_who, void *of, const struct bl
 	pass = !static_branch_unlikely(&blkrelay_filtering) ||
 	       blkrelay_pass(cpu, place, size_op, id_who, of, extra);
 	if (pass) {
-		if (!store(cpu, place, size_op, id_who, extra, by))
-			blkrelay_emit_slow(cpu, place, size_op, id_who, of, extra, by);
+		now = store(cpu, place, size_op, id_who, extra, by);
+		if (!now)
+			now = blkrelay_emit_slow(cpu, place, size_op, id_who, of, extra, by);
 		remember(cpu, place, by);
 	}
 	if (static_branch_unlikely(&blkrelay_watching))
-		blkrelay_watch(cpu, size_op, id_who, of, extra, pass);
+		blkrelay_watch(cpu, now, size_op, id_who, of, extra, pass);
 	local_irq_restore(flags);
 }
 
@@ -479,22 +486,43 @@ static struct class_interface disks = {
 	.add_dev = disk_added,
 };
 
-/* Calls for the queue of every disk there is. May sleep. */
-void blkrelay_each_disk(void (*call)(struct request_queue *q))
-{
-	struct class_dev_iter iter;
-	struct device *dev;
+/* What blkrelay_each_disk() was called with, and the first error. */
+static int (*walk_call)(struct request_queue *q, void *data);
+static void *walk_data;
+static int walk_error;
 
-	class_dev_iter_init(&iter, disks.class, NULL, NULL);
-	while ((dev = class_dev_iter_next(&iter)))
-		if (!bdev_is_partition(dev_to_bdev(dev)))
-			call(bdev_get_queue(dev_to_bdev(dev)));
-	class_dev_iter_exit(&iter);
+static int walk_disk(struct device *dev)
+{
+	if (!walk_error && !bdev_is_partition(dev_to_bdev(dev)))
+		walk_error = walk_call(bdev_get_queue(dev_to_bdev(dev)), walk_data);
+	return 0;
+}
+
+static struct class_interface walk = {
+	.add_dev = walk_disk,
+};
+
+/*
+ * Calls for the queue of every disk there is. May sleep; one at a time. The class holds its mutex meanwhile,
+ * which a disk needs to go away: so the driver's tags, which a queue that is only kept may outlive, stay too.
+ */
+int blkrelay_each_disk(int (*call)(struct request_queue *q, void *data), void *data)
+{
+	int ret;
+
+	walk_call = call;
+	walk_data = data;
+	walk_error = 0;
+	ret = class_interface_register(&walk);
+	if (ret)
+		return ret;
+	class_interface_unregister(&walk);
+	return walk_error;
 }
 
 /*
  * Tags that a hardware queue may give out: the driver's, or a scheduler's, whose number is that of the
- * queue's requests and at first twice BLKDEV_DEFAULT_RQ. 0 for a bio-based driver.
+ * queue's requests and at first twice BLKDEV_DEFAULT_RQ. 0 for a bio-based driver. The disk is there.
  */
 u32 blkrelay_queue_tags(struct request_queue *q)
 {
@@ -511,6 +539,7 @@ int blkrelay_disks_init(void)
 	if (IS_ERR(disk))
 		return PTR_ERR(disk);
 	disks.class = disk_to_dev(disk)->class;
+	walk.class = disks.class;
 	put_disk(disk);
 	return class_interface_register(&disks);
 }

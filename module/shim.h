@@ -247,16 +247,19 @@ bool blkrelay_is_traced(u32 queue);
 
 /*
  * stream.rs: an event that does not fit, or whose task or queue has not been named. Interrupts are
- * off.
+ * off. Returns its time, or 0 if it was not recorded.
  */
-void blkrelay_emit_slow(struct blkrelay_cpu *cpu, u64 place, u64 size_op, u64 id_who, void *of,
-			const struct blkrelay_extra *extra, const struct blkrelay_submitter *by);
+u64 blkrelay_emit_slow(struct blkrelay_cpu *cpu, u64 place, u64 size_op, u64 id_who, void *of,
+		       const struct blkrelay_extra *extra, const struct blkrelay_submitter *by);
 
-/* flight.rs: the event may be what pulls the trigger, if it was recorded. Interrupts are off. */
-void blkrelay_watch(struct blkrelay_cpu *cpu, u64 size_op, u64 id_who, void *of,
-		    const struct blkrelay_extra *extra, bool recorded);
+/*
+ * flight.rs: the event may be what pulls the trigger, if it passed the filter. @time is its record's, or 0.
+ * Interrupts are off.
+ */
+void blkrelay_watch(struct blkrelay_cpu *cpu, u64 time, u64 size_op, u64 id_who, void *of,
+		    const struct blkrelay_extra *extra, bool passed);
 
-/* span.rs: a disk has come, or is there. May sleep; the channel stays meanwhile. */
+/* span.rs: a disk has come. May sleep; the channel stays meanwhile. */
 void blkrelay_span_disk(struct request_queue *q);
 
 /* probes.rs */
@@ -319,7 +322,7 @@ void blkrelay_name_task(struct blkrelay_cpu *cpu, struct blkrelay_task *task,
 void blkrelay_submitter_now(struct blkrelay_submitter *by);
 u32 blkrelay_current_pid(void);
 u32 blkrelay_queue_tags(struct request_queue *q);
-void blkrelay_each_disk(void (*call)(struct request_queue *q));
+int blkrelay_each_disk(int (*call)(struct request_queue *q, void *data), void *data);
 
 bool blkrelay_cpu_possible(unsigned int cpu);
 bool blkrelay_cpu_online(unsigned int cpu);

@@ -19,6 +19,7 @@
 
 use crate::{
     abi,
+    devices::Queues,
     fast::{
         self,
         Ends,
@@ -38,6 +39,7 @@ use core::{
     ffi::c_void,
     ptr::null_mut,
     sync::atomic::{
+        AtomicBool,
         AtomicPtr,
         AtomicU64,
         Ordering::{
@@ -54,7 +56,11 @@ use kernel::{
         request,
         request_queue, //
     },
-    ffi::c_uint,
+    error::to_result,
+    ffi::{
+        c_int,
+        c_uint, //
+    },
     prelude::*,
 };
 
@@ -233,6 +239,15 @@ fn none() -> *mut AtomicU64 {
 pub(crate) struct Spans {
     queued: KVVec<Queued>,
     issued: KVVec<AtomicPtr<AtomicU64>>,
+    /// Whether disks that come need tables.
+    all: AtomicBool,
+}
+
+/// For whom [`prepare_disk`] is called.
+struct Prepared<'a> {
+    spans: &'a Spans,
+    queues: &'a Queues,
+    all: bool,
 }
 
 impl Spans {
@@ -251,10 +266,37 @@ impl Spans {
         for _ in 0..QUEUES {
             issued.push(AtomicPtr::new(none()), GFP_KERNEL)?;
         }
-        Ok(Self { queued, issued })
+        Ok(Self {
+            queued,
+            issued,
+            all: AtomicBool::new(false),
+        })
     }
 
-    /// Makes room for the requests of a queue. One that has none goes without: its spans say so.
+    /// Makes room for the requests of the disks that `queues` keeps, or of `all` there are and that come.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn prepare(&self, queues: &Queues, all: bool) -> Result {
+        let prepared = Prepared {
+            spans: self,
+            queues,
+            all,
+        };
+
+        if all {
+            self.all.store(true, Relaxed);
+        }
+        // SAFETY: Called by commands, which may sleep, one at a time. What it is called with is what it wants.
+        to_result(unsafe {
+            abi::blkrelay_each_disk(Some(prepare_disk), (&raw const prepared).cast_mut().cast())
+        })
+    }
+
+    /// Makes room for the requests of a queue, which is kept with its id: its stamps are never those of
+    /// another. A queue that has no room goes without: its spans say so. So do those of hardware queues that come
+    /// later.
     ///
     /// # Errors
     ///
@@ -262,8 +304,8 @@ impl Spans {
     ///
     /// # Safety
     ///
-    /// `q` is a live queue. May sleep.
-    pub(crate) unsafe fn prepare(&self, q: *mut request_queue) -> Result {
+    /// `q` is the queue of a disk that cannot go meanwhile. May sleep.
+    unsafe fn make_room(&self, q: *mut request_queue, queues: &Queues) -> Result {
         // SAFETY: By the contract.
         let (id, hctxs, depth) = unsafe {
             (
@@ -272,10 +314,14 @@ impl Spans {
                 abi::blkrelay_queue_tags(q),
             )
         };
-        let Some(entry) = self.issued.get(id as u32 as usize) else {
+        let Ok(id) = u16::try_from(id) else {
             return Ok(());
         };
-        if entry.load(Relaxed) != none() {
+        let Some(entry) = self.issued.get(usize::from(id)) else {
+            return Ok(());
+        };
+        // SAFETY: A live queue with this id.
+        if !unsafe { queues.keep(id, q) } || entry.load(Relaxed) != none() {
             return Ok(());
         }
         // No kernel has as many: tags of one hardware queue are at most 10240.
@@ -344,17 +390,45 @@ impl Drop for Spans {
     }
 }
 
+/// Called by [`Spans::prepare`] for each disk.
+///
+/// # Safety
+///
+/// `q` is the queue of a disk that cannot go meanwhile, and `data` points to a [`Prepared`].
+unsafe extern "C" fn prepare_disk(q: *mut request_queue, data: *mut c_void) -> c_int {
+    // SAFETY: By the contract.
+    let prepared = unsafe { &*data.cast::<Prepared<'_>>() };
+    // SAFETY: As above, a live queue.
+    let is_kept = || u16::try_from(unsafe { (*q).id }).is_ok_and(|id| prepared.queues.get(id) == q);
+
+    if prepared.all || is_kept() {
+        // SAFETY: By the contract.
+        if let Err(error) = unsafe { prepared.spans.make_room(q, prepared.queues) } {
+            return error.to_errno();
+        }
+    }
+    0
+}
+
 /// See `shim.h`.
 ///
 /// # Safety
 ///
-/// Called for a live queue, either by the shim with `disks_lock` held, or by a command: the channel stays.
+/// Called by the shim alone, for a disk that comes, with `disks_lock` held: the channel stays.
 #[no_mangle]
 unsafe extern "C" fn blkrelay_span_disk(q: *mut request_queue) {
     // SAFETY: By the contract.
-    if let Some(spans) = unsafe { shared::current() }.and_then(|shared| shared.spans.as_ref()) {
+    let Some(shared) = (unsafe { shared::current() }) else {
+        return;
+    };
+
+    if let Some(spans) = shared
+        .spans
+        .as_ref()
+        .filter(|spans| spans.all.load(Relaxed))
+    {
         // SAFETY: By the contract. Without memory its spans are without an issue.
-        let _ = unsafe { spans.prepare(q) };
+        let _ = unsafe { spans.make_room(q, &shared.queues) };
     }
 }
 
@@ -731,7 +805,12 @@ unsafe extern "C" fn blkrelay_probe_span_bio_complete(
         Some(_) => {}
         None => flags |= abi::BLKRELAY_TIMES_MISSED,
     }
-    if found.is_some() {
+    // SAFETY: A bio that is being completed has its device.
+    let is_done = unsafe { (*(*bio).bi_bdev).bd_queue } == q;
+
+    // An nvme multipath head's bio is told first, and then the request that it has become on its path: both have
+    // the Q.
+    if found.is_some() && is_done {
         entry.forget();
     }
     // SAFETY: Plain reads of a bio that the caller owns.

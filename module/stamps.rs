@@ -7,7 +7,8 @@
 //! of the owner's address that its place does not tell. Two addresses that differ by no multiple of
 //! 16 TiB are never taken for each other.
 //!
-//! Who begins or ends an I/O owns it, so nobody else touches its entry but by such a meeting.
+//! Who begins or ends an I/O owns it, so nobody else touches its entry but by such a meeting. An end that races with
+//! one may wipe out the stamp of the other, which is then not timed either.
 
 use core::sync::atomic::{
     AtomicU64,
@@ -65,8 +66,7 @@ pub(crate) fn end(table: &[AtomicU64], owner: usize, now: u64, last: bool) -> Op
         return None;
     }
     if last {
-        // Not if another has taken it meanwhile.
-        let _ = entry.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed);
+        entry.store(0, Ordering::Relaxed);
     }
     let took = (now >> TICK_BITS).wrapping_sub(word >> OWNER_BITS) & TIME_MASK;
 

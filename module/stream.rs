@@ -327,7 +327,7 @@ impl<'a> Stream<'a> {
         self.cpu.stopped = 0;
     }
 
-    /// Records an event that the fast path could not.
+    /// Records an event that the fast path could not. Returns its time, or 0 if it was not recorded.
     ///
     /// # Safety
     ///
@@ -338,9 +338,9 @@ impl<'a> Stream<'a> {
         of: *mut c_void,
         extra: Option<&abi::blkrelay_extra>,
         by: Option<&abi::blkrelay_submitter>,
-    ) {
+    ) -> u64 {
         if self.cpu.stopped != 0 {
-            return;
+            return 0;
         }
         let queue = (place >> abi::BLKRELAY_SECTOR_BITS) as u32;
         // SAFETY: By the contract.
@@ -352,7 +352,7 @@ impl<'a> Stream<'a> {
             self.finish();
             if !self.begin() {
                 self.lose();
-                return;
+                return 0;
             }
         }
         // A new sub-buffer has named nobody yet.
@@ -381,6 +381,7 @@ impl<'a> Stream<'a> {
             unsafe { self.take::<abi::blkrelay_extra>(1).write(*extra) };
             self.cpu.side = self.cpu.side.wrapping_add(1);
         }
+        now
     }
 
     /// The queue that an event's place names: that of what it is of, or, where an nvme multipath head's bio
@@ -621,15 +622,16 @@ unsafe extern "C" fn blkrelay_emit_slow(
     of: *mut c_void,
     extra: *const abi::blkrelay_extra,
     by: *const abi::blkrelay_submitter,
-) {
+) -> u64 {
     // SAFETY: Called from a probe.
-    if let Some(shared) = unsafe { current() } {
-        // SAFETY: Called on the CPU whose state this is, with interrupts off.
-        let mut stream = unsafe { Stream::new(cpu, shared) };
+    let Some(shared) = (unsafe { current() }) else {
+        return 0;
+    };
+    // SAFETY: Called on the CPU whose state this is, with interrupts off.
+    let mut stream = unsafe { Stream::new(cpu, shared) };
 
-        // SAFETY: By the contract.
-        unsafe { stream.record([place, size_op, id_who], of, extra.as_ref(), by.as_ref()) };
-    }
+    // SAFETY: By the contract.
+    unsafe { stream.record([place, size_op, id_who], of, extra.as_ref(), by.as_ref()) }
 }
 
 declared!(blkrelay_pass, blkrelay_is_traced, blkrelay_emit_slow);
