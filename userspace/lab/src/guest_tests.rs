@@ -7,10 +7,10 @@ use crate::initramfs::Builder;
 use crate::kernel::{self, Flavor, Kernel};
 use crate::measure::{self, Setup};
 use crate::state::{State, Workload};
-use crate::{console, hotpath, insns, module_build, process, progress};
+use crate::{console, hotpath, insns, module_build, progress};
 use anyhow::{bail, ensure, Context, Result};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -173,6 +173,16 @@ const GUESTS: &[Guest] = &[
         seconds: 240,
     },
     Guest {
+        name: "spans beside the events of the same run",
+        job: include_str!("../../../qemu/tests/both.sh"),
+        flavor: Flavor::Trace,
+        mode: Mode::Emulated,
+        cpus: 2,
+        disks: no_disks,
+        append: &["null_blk.nr_devices=0"],
+        seconds: 120,
+    },
+    Guest {
         name: "bad input",
         job: include_str!("../../../qemu/tests/bad.sh"),
         flavor: Flavor::Trace,
@@ -278,6 +288,8 @@ struct Built {
     module: PathBuf,
     /// See [`Setup::lab_modules`]; of the trace kernel only.
     lab_modules: Vec<PathBuf>,
+    /// See [`module_build::second`]; of the trace kernel only.
+    second: Option<PathBuf>,
 }
 
 /// Builds a flavour when the first test needs it.
@@ -289,14 +301,18 @@ fn built(flavor: Flavor) -> Result<Built> {
     }
     let kernel = kernel::ensure(flavor)?;
     let module = module_build::build(&kernel.kdir, Some(flavor), false)?;
-    let lab_modules = match flavor {
-        Flavor::Trace => module_build::floor(&kernel.kdir, flavor)?,
-        _ => Vec::new(),
+    let (lab_modules, second) = match flavor {
+        Flavor::Trace => (
+            module_build::floor(&kernel.kdir, flavor)?,
+            Some(module_build::second(&kernel.kdir, flavor)?),
+        ),
+        _ => (Vec::new(), None),
     };
     let b = Built {
         kernel,
         module,
         lab_modules,
+        second,
     };
     all.push((flavor, b.clone()));
     Ok(b)
@@ -340,7 +356,7 @@ pub(crate) fn boot_job(job: &Job, dir: &Path) -> Result<Outcome> {
     }
     b.copy(&measure::reader()?, "/lab/blkrelay")?;
     b.copy(&built.module, "/lab/blkrelay.ko")?;
-    for module in &built.lab_modules {
+    for module in built.lab_modules.iter().chain(&built.second) {
         let name = module.file_name().unwrap_or_default().to_string_lossy();
         b.copy(module, &format!("/lab/{name}"))?;
     }
@@ -512,19 +528,12 @@ fn instructions(setup: &Setup) -> Result<String> {
 /// build fails because of that.
 fn wrong_offset(dir: &Path) -> Result<String> {
     let built = built(Flavor::Trace)?;
-    let root = module_build::checkout()?;
     if dir.exists() {
         std::fs::remove_dir_all(dir).with_context(|| dir.display().to_string())?;
     }
-    std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
-    let copied = ["Kbuild", "module"].map(|name| root.join(name));
-    process::output(Command::new("cp").arg("-r").args(copied).arg(dir))?;
-    let header = dir.join("module/shim.h");
-    let text = std::fs::read_to_string(&header).with_context(|| header.display().to_string())?;
     let right = "BLKRELAY_AT_request___sector = FIELD_AT(request, __sector)";
-    let wrong = text.replace(right, &format!("{right} + 8"));
-    ensure!(wrong != text, "{}: no {right}", header.display());
-    std::fs::write(&header, &wrong).with_context(|| header.display().to_string())?;
+    let wrong = format!("{right} + 8");
+    module_build::altered(dir, &[("module/shim.h", right, &wrong)])?;
     let failed = module_build::compile(&built.kernel.kdir, dir, &dir.join("build"));
     let Err(error) = failed else {
         bail!("the module builds with a wrong offset of request.__sector");
@@ -535,7 +544,7 @@ fn wrong_offset(dir: &Path) -> Result<String> {
     let want = "bindgen gets the layout of struct request wrong, see field __sector";
     ensure!(log.contains(want), "it fails for another reason: {error:#}");
     // Unchanged it does build, or nothing is proved.
-    std::fs::write(&header, &text).with_context(|| header.display().to_string())?;
+    module_build::altered(dir, &[])?;
     module_build::compile(&built.kernel.kdir, dir, &dir.join("build"))?;
     Ok(want.to_owned())
 }

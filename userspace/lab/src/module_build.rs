@@ -72,6 +72,56 @@ pub fn floor(kdir: &Path, flavor: Flavor) -> Result<Vec<PathBuf>> {
     Ok(vec![floor, otherclock])
 }
 
+/// Builds the module once more as second.ko, whose files are in `second` of debugfs: two of them can trace the same
+/// run. Into `out/module/RELEASE-FLAVOR-second` of the checkout.
+///
+/// # Errors
+///
+/// As for [`build`].
+pub fn second(kdir: &Path, flavor: Flavor) -> Result<PathBuf> {
+    let tree = preflight::check_tree(kdir)?;
+    let name = format!("{}-{}-second", tree.release, flavor.name());
+    let source = checkout()?
+        .join("out/module")
+        .join(name.clone() + "-source");
+    altered(
+        &source,
+        &[
+            ("Kbuild", "obj-m := blkrelay.o", "obj-m := second.o"),
+            ("Kbuild", "blkrelay-y :=", "second-y :="),
+            (
+                "module/blkrelay_main.rs",
+                "name: \"blkrelay\"",
+                "name: \"second\"",
+            ),
+            ("module/control.rs", "c\"blkrelay\"", "c\"second\""),
+        ],
+    )?;
+    built(kdir, tree, &source, &name, "second.ko", &[])
+}
+
+/// Makes `dir` a copy of the module's sources in which a text of a file is another.
+///
+/// # Errors
+///
+/// Those of the file system, and when a file does not have the text that is to be replaced.
+pub fn altered(dir: &Path, changes: &[(&str, &str, &str)]) -> Result<()> {
+    fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+    let copied = ["Kbuild", "module"];
+    let root = checkout()?;
+    let copied = copied.map(|name| root.join(name));
+    process::output(Command::new("cp").args(["-r", "-p"]).args(copied).arg(dir))?;
+    for (file, old, new) in changes {
+        let path = dir.join(file);
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        if !text.contains(old) {
+            bail!("{}: no {old}", path.display());
+        }
+        fs::write(&path, text.replace(old, new)).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
 /// Builds the module `file` from `source` into `out/module/NAME` of the checkout.
 fn built(
     kdir: &Path,

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-//! A trace of spans against what blktrace recorded of the same run: each completion that blktrace saw has a
-//! span, and where both know when it was issued or queued, they agree on how long it took.
+//! A trace of spans against what others recorded of the same run.
+//!
+//! Against a trace of events of another blkrelay: what `report` says of each device is the same, but for the Q of
+//! what the spans say that they miss it.
+//!
+//! Against blktrace: each completion that blktrace saw has a span, and where both know when it was issued or queued,
+//! they agree on how long it took.
 //!
 //! The k-th completion of a place and a size in one trace is the k-th in the other. The two tracers' probes of one
 //! event run one after the other, and an interrupt may come between, so single latencies differ: percentiles of
@@ -10,7 +15,7 @@ use crate::stats;
 use anyhow::{ensure, Context, Result};
 use blkrelay_format::blktrace::{self, act};
 use blkrelay_format::Action;
-use blkrelay_trace::Item;
+use blkrelay_trace::{Item, Latency, Quantiles, Stats};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
@@ -151,6 +156,87 @@ pub fn compare(trace: &Path, dir: &Path) -> Result<Verdict> {
     agree("Q2C", &q2c)?;
     agree("D2C", &d2c)?;
     Ok(verdict)
+}
+
+/// Compares what `report` says of a trace of spans and of one of events. Prints a line for each device.
+///
+/// # Errors
+///
+/// When a file cannot be read, a trace is not whole, or the two do not tell the same.
+pub fn compare_events(spans: &Path, events: &Path) -> Result<()> {
+    let stats = |path: &Path| -> Result<Stats> {
+        let source = blkrelay_trace::open(path)?;
+        let problems = source.problems();
+        ensure!(problems.is_empty(), "{}: {problems:?}", path.display());
+        Ok(Stats::of(&source))
+    };
+    let (spans, events) = (stats(spans)?, stats(events)?);
+    ensure!(spans.spans == spans.events, "events that are no spans");
+    ensure!(events.spans == 0, "spans among the events");
+    ensure!(!spans.devices.is_empty(), "no device");
+    ensure!(
+        spans.devices.len() == events.devices.len(),
+        "{} devices of spans, {} of events",
+        spans.devices.len(),
+        events.devices.len()
+    );
+    let c = &spans.counts;
+    // Whose Q the spans do not tell.
+    let without = c.merged + c.missed + c.split_ios;
+    let mut less = 0;
+    for (a, b) in spans.devices.iter().zip(&events.devices) {
+        let name = &a.name;
+        let told = |d: &blkrelay_trace::DeviceStats| {
+            let t = &d.totals;
+            (
+                d.dev, t.ios, t.bytes, t.reads, t.writes, t.flushes, t.discards, t.requests,
+                t.errors,
+            )
+        };
+        ensure!(
+            told(a) == told(b),
+            "{name}: {:?} of spans, {:?} of events",
+            told(a),
+            told(b)
+        );
+        let of = |latency: &Option<Latency>| latency.as_ref().map(Latency::quantiles);
+        let of = |latency| of(latency).unwrap_or_default();
+        let (d2c, want) = (of(&a.totals.d2c), of(&b.totals.d2c));
+        ensure!(
+            d2c.count == want.count,
+            "{name}: D2C {d2c:?}, want {want:?}"
+        );
+        alike(&format!("{name} D2C"), d2c, want)?;
+        let (q2c, want) = (of(&a.totals.q2c), of(&b.totals.q2c));
+        // With more of them the two would speak of different I/Os.
+        if without * 100 <= a.totals.ios {
+            alike(&format!("{name} Q2C"), q2c, want)?;
+        }
+        less += want.count.saturating_sub(q2c.count);
+    }
+    ensure!(
+        less == without,
+        "{less} Q2C fewer of spans, which say that they lack {without}"
+    );
+    println!(
+        "@result spans={} events={} without_q={without}",
+        spans.spans, events.events
+    );
+    Ok(())
+}
+
+/// Two probes of one event run one after the other: percentiles are a little apart, and the largest, where an
+/// interrupt may have come between, is left out.
+fn alike(name: &str, a: Quantiles, b: Quantiles) -> Result<()> {
+    for (a, b) in [(a.p50_ns, b.p50_ns), (a.p99_ns, b.p99_ns)] {
+        let apart = a.abs_diff(b) as f64;
+        ensure!(
+            apart <= AGREE * b as f64,
+            "{name}: {a} ns of spans, {b} ns of events"
+        );
+        println!("{name}: {a} ns of spans, {b} ns of events");
+    }
+    Ok(())
 }
 
 /// The pairs' medians, and those of their upper halves' upper halves, are the same.

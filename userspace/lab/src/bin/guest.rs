@@ -87,6 +87,15 @@ enum Command {
         #[arg(long)]
         blktrace: PathBuf,
     },
+    /// Compares what is told of a run by a trace of its spans and one of its events.
+    SpanEvents {
+        /// The trace of spans
+        #[arg(long)]
+        spans: PathBuf,
+        /// The trace of events
+        #[arg(long)]
+        events: PathBuf,
+    },
     /// Traces a command's I/O by the kernel's blktrace; nobody reads before the end.
     Blktrace(blktrace::Args),
     /// Does one system call in which the NTH allocation fails; prints "hit" or "missed", and "ok" or the
@@ -192,6 +201,7 @@ fn run(command: Command) -> Result<ExitCode> {
             println!("{verdict}");
         }
         Command::Spans { trace, blktrace } => println!("{}", spans::compare(&trace, &blktrace)?),
+        Command::SpanEvents { spans, events } => spans::compare_events(&spans, &events)?,
         Command::Blktrace(args) => return blktrace::run(&args),
         Command::FailNth(args) => println!("{}", fault::fail_nth(&args)?),
         Command::Fuzz(args) => fuzz::fuzz(&args)?,
