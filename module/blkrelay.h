@@ -222,21 +222,25 @@ struct blkrelay_stop {
 #define BLKRELAY_TIMES_REST	4	/* @queue is the whole bio's, before its front was split off */
 #define BLKRELAY_TIMES_PARTIAL	8	/* the request goes on: this is the completion of a part of it */
 #define BLKRELAY_TIMES_BIO	16	/* of a bio-based driver: @id is the bio's, and there is no @issue */
+#define BLKRELAY_TIMES_CLONE	32	/* @queue is 0: a stacked device's clone, whose bios are not queued */
 /**
  * struct blkrelay_times - when the I/O of the SPAN event just before it was queued and issued, one slot
- * @queue: when its first bio was queued, trace's clock; 0: see BLKRELAY_TIMES_MISSED and _FRONT, or the
- *	   request has no bio
+ * @queue: when its first bio was queued, trace's clock; 0: see BLKRELAY_TIMES_MISSED, _FRONT and _CLONE, or
+ *	   the request has no bio
  * @issue: when it was issued last, trace's clock; 0: not seen, or never done
  * @alloc: when the request was allocated, CLOCK_MONOTONIC ns (request.start_time_ns); 0: the kernel did not
  *	   keep it, because the request is not accounted. Read once for all requests of a plug, so it may lie
  *	   before @queue
  * @pid:   who queued the first bio: thread id in the initial pid namespace, named by a task record before it
- *	   in this sub-buffer; 0 with BLKRELAY_TIMES_MISSED. With _FRONT 0 is no pid either, but not known
+ *	   in this sub-buffer; 0 with BLKRELAY_TIMES_MISSED and _CLONE. With _FRONT 0 is no pid either, but
+ *	   not known
  *
  * Of the SPAN event: @time is the completion's; @place, @bytes, @opf and @id are as in C (with
- * BLKRELAY_TIMES_BIO as in BIO_C); @who is action << 24 | status << 16 | number of bios that the call
- * completes (65535: that many or more; 0: the request has no bio, or, with BLKRELAY_TIMES_PARTIAL, its first
- * one goes on). All but the first were merged into the request: their own Q is not told.
+ * BLKRELAY_TIMES_BIO as in BIO_C; but where a driver without requests got the bio and its Q is known, @bytes,
+ * and the sector of all but an append, are those of its Q); @who is action << 24 | status << 16 | number of
+ * bios that the call completes (65535: that many or more; 0: the request has no bio, or, with
+ * BLKRELAY_TIMES_PARTIAL, its first one goes on). All but the first were merged into the request: their own Q
+ * is not told.
  *
  * A flush sequence has two, both of one bio: its data's, and at its end one of 0 bytes with the same @id and
  * @queue. The flush itself, which borrows the tag, has one as well, without a bio.

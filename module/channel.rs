@@ -230,7 +230,7 @@ impl Channel {
             .is_some_and(|flight| flight.watches());
 
         // SAFETY: Called by commands only, which may sleep.
-        unsafe { abi::blkrelay_ask(filter, watch) };
+        unsafe { abi::blkrelay_ask(filter, watch, self.config().names) };
     }
 
     /// Lets readers in, and events. Probes are registered.

@@ -531,7 +531,7 @@ impl State {
                     slower: start.slower_us.map(|us| clock.ticks(us)),
                 };
 
-                Some(KBox::pin_init(Flight::new(watch), GFP_KERNEL)?)
+                Some(KBox::pin_init(Flight::new(watch, start.span), GFP_KERNEL)?)
             }
         };
         let texts = (devices_text(start.filter.devices)?, filter_text(words)?);
@@ -548,6 +548,7 @@ impl State {
             mode: start.mode,
             trace_id: random_id(),
             clock,
+            names: start.span || events & probes::named(&["Q"]) != 0,
         };
         // SAFETY: No trace is running, so no probe is registered.
         unsafe { abi::blkrelay_clock_use_tsc(config.clock.code() == abi::BLKRELAY_CLOCK_TSC) };

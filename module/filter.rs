@@ -20,7 +20,10 @@
 use super::{
     abi,
     config,
-    record, //
+    record::{
+        self,
+        Kind, //
+    }, //
 };
 use core::sync::atomic::{
     AtomicU8,
@@ -207,40 +210,74 @@ const COUNTS: u32 = bits(&[
 /// Events that have a place and a size, but no operation.
 const ZONES: u32 = bits(&[abi::BLKRELAY_ZONE_PLUG, abi::BLKRELAY_ZONE_UNPLUG]);
 
-#[inline(always)]
-fn is_one_of(id_who: u64, actions: u32) -> bool {
-    actions.wrapping_shr(record::action(id_who)) & 1 != 0
+/// What a bio ends with.
+const BIO_ENDS: u32 = bits(&[abi::BLKRELAY_BIO_C, abi::BLKRELAY_SPAN]);
+
+/// An event as a filter asks it: its record's words, and what these do not tell.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Event {
+    pub(crate) place: u64,
+    /// Of a request with the `REQ_PREFLUSH` of its bio, which the flush machinery takes from the request
+    /// (`blk_insert_flush()`).
+    pub(crate) size_op: u64,
+    pub(crate) id_who: u64,
+    pub(crate) kind: Kind,
+    /// The end of a flush sequence whose data is complete: it stands at the first sector of that, and its size is not
+    /// known any more (`blk_flush_restore_request()`).
+    pub(crate) follows_data: bool,
 }
 
-/// Whether an event with these words is of an empty flush: one of the whole disk.
-#[inline(always)]
-fn is_flush(size_op: u64, id_who: u64) -> bool {
-    let (bytes, opf) = record::unpair(size_op);
+impl Event {
+    #[inline(always)]
+    fn is_one_of(&self, actions: u32) -> bool {
+        actions.wrapping_shr(record::action(self.id_who)) & 1 != 0
+    }
 
-    bytes == 0
-        && (opf & 0xff == REQ_OP_FLUSH || opf & REQ_PREFLUSH != 0)
-        && !is_one_of(id_who, COUNTS | ZONES)
-}
+    #[inline(always)]
+    fn bytes(&self) -> u32 {
+        record::unpair(self.size_op).0
+    }
 
-/// Whether this is the end of a bio whose driver (brd) has moved on in it: what it was for is not known
-/// any more.
-#[inline(always)]
-fn is_consumed(size_op: u64, id_who: u64) -> bool {
-    record::unpair(size_op).0 == 0 && record::action(id_who) == abi::BLKRELAY_BIO_C
-}
+    #[inline(always)]
+    fn opf(&self) -> u32 {
+        record::unpair(self.size_op).1
+    }
 
-/// Whether an event with these words touches the sectors `first` to `last`.
-#[inline(always)]
-fn touches(place: u64, size_op: u64, id_who: u64, (first, last): (u64, u64)) -> bool {
-    let sector = place & abi::BLKRELAY_SECTOR_MASK;
-    let bytes = u64::from(record::unpair(size_op).0);
-    let end = sector + ((bytes + 511) >> 9).max(1);
+    #[inline(always)]
+    fn sector(&self) -> u64 {
+        self.place & abi::BLKRELAY_SECTOR_MASK
+    }
 
-    sector <= last
-        && end > first
-        && sector != abi::BLKRELAY_SECTOR_NONE
-        && !is_flush(size_op, id_who)
-        && !is_consumed(size_op, id_who)
+    /// Whether this is of an empty flush: one of the whole disk.
+    #[inline(always)]
+    fn is_flush(&self) -> bool {
+        let opf = self.opf();
+
+        self.bytes() == 0
+            && (opf & 0xff == REQ_OP_FLUSH || opf & REQ_PREFLUSH != 0)
+            && !self.is_one_of(COUNTS | ZONES)
+            && !self.follows_data
+    }
+
+    /// Whether this is the end of a bio whose driver (brd) has moved on in it: what it was for is not known
+    /// any more.
+    #[inline(always)]
+    fn is_consumed(&self) -> bool {
+        self.kind == Kind::Bio && self.is_one_of(BIO_ENDS) && self.bytes() == 0
+    }
+
+    /// Whether this touches the sectors `first` to `last`.
+    #[inline(always)]
+    fn touches(&self, (first, last): (u64, u64)) -> bool {
+        let sector = self.sector();
+
+        if sector == abi::BLKRELAY_SECTOR_NONE || self.is_flush() || self.is_consumed() {
+            return false;
+        }
+        let end = sector + ((u64::from(self.bytes()) + 511) >> 9).max(1);
+
+        sector <= last && end > first
+    }
 }
 
 impl Asked {
@@ -249,31 +286,30 @@ impl Asked {
         self.ops.is_none() && self.sectors.is_none() && self.sizes.is_none()
     }
 
-    /// Whether an event with these words passes.
+    /// Whether an event passes.
     ///
     /// An event that does not carry what is asked for does not pass: plugs and tag waits have no
-    /// operation, place or size, and a flush touches no sector.
+    /// operation, place or size, and a flush touches no sector. The end of a flush sequence passes with any size: its
+    /// data has been asked.
     #[inline(always)]
-    pub(crate) fn pass(&self, place: u64, size_op: u64, id_who: u64) -> bool {
-        let (bytes, opf) = record::unpair(size_op);
-
+    pub(crate) fn pass(&self, event: &Event) -> bool {
         if let Some(ops) = self.ops {
-            if !ops.contain(opf) || is_one_of(id_who, COUNTS | ZONES) {
+            if !ops.contain(event.opf()) || event.is_one_of(COUNTS | ZONES) {
                 return false;
             }
         }
         if let Some(range) = self.sectors {
-            if !touches(place, size_op, id_who, range) {
+            if !event.touches(range) {
                 return false;
             }
         }
         match self.sizes {
             None => true,
             Some((min, max)) => {
-                bytes >= min
-                    && bytes <= max
-                    && !is_one_of(id_who, COUNTS)
-                    && !is_consumed(size_op, id_who)
+                (min..=max).contains(&event.bytes())
+                    && !event.is_one_of(COUNTS)
+                    && !event.is_consumed()
+                    || event.follows_data
             }
         }
     }
@@ -288,22 +324,20 @@ impl Selection<'_> {
         }
     }
 
-    /// Whether an event with these words is one of these places. Asked although the map has been:
+    /// Whether an event is one of these places. Asked although the map has been:
     /// while a filter replaces another, that lets through what either wants. A flush is one of the
     /// whole disk, so it is one of each part.
-    pub(crate) fn pass(&self, place: u64, size_op: u64, id_who: u64) -> bool {
+    pub(crate) fn pass(&self, event: &Event) -> bool {
         let Selection::Queues(places) = self else {
             return true;
         };
-        let queue = (place >> abi::BLKRELAY_SECTOR_BITS) as u16;
+        let queue = (event.place >> abi::BLKRELAY_SECTOR_BITS) as u16;
 
         places.iter().any(|one| {
             one.queue == queue
                 && match one.part {
                     None => true,
-                    Some(part) => {
-                        touches(place, size_op, id_who, part) || is_flush(size_op, id_who)
-                    }
+                    Some(part) => event.touches(part) || event.is_flush(),
                 }
         })
     }

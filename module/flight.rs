@@ -121,17 +121,17 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    /// A recorder that runs.
+    /// A recorder that runs. Spans bring their own times.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn new(watch: Watch) -> impl PinInit<Self, Error> {
+    pub(crate) fn new(watch: Watch, spans: bool) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             watch,
             stamps: match watch.slower {
-                Some(_) => Some(Stamps::new()?),
-                None => None,
+                Some(_) if !spans => Some(Stamps::new()?),
+                _ => None,
             },
             state: AtomicU32::new(RUNNING),
             time: AtomicU64::new(0),
@@ -275,20 +275,20 @@ unsafe extern "C" fn blkrelay_watch(
     let action = record::action(id_who);
     let bytes = record::unpair(size_op).0;
     let mut took = None;
+    let mut now = || match time {
+        0 => stream.now(),
+        time => time,
+    };
 
-    if let Some(table) = &flight.stamps {
-        let now = match time {
-            0 => stream.now(),
-            time => time,
-        };
+    if action == abi::BLKRELAY_SPAN {
+        // SAFETY: By the contract: a span's times, or null.
+        let times = unsafe { extra.as_ref() };
+
+        took = times.and_then(|times| span::took(&times.slot, now()));
+    } else if let Some(table) = &flight.stamps {
+        let now = now();
 
         match action {
-            abi::BLKRELAY_SPAN => {
-                // SAFETY: By the contract: a span's times, or null.
-                let times = unsafe { extra.as_ref() };
-
-                took = times.and_then(|times| span::took(&times.slot, now));
-            }
             abi::BLKRELAY_D => stamps::begin(&table.0, of as usize, now),
             // SAFETY: The bio is being submitted, so it has a device.
             abi::BLKRELAY_Q if unsafe { is_bio_based(of.cast()) } => {

@@ -63,6 +63,7 @@ check! {
         bi_opf => blkrelay_layout_BLKRELAY_AT_bio_bi_opf,
         bi_flags => blkrelay_layout_BLKRELAY_AT_bio_bi_flags,
         bi_ioprio => blkrelay_layout_BLKRELAY_AT_bio_bi_ioprio,
+        bi_io_vec => blkrelay_layout_BLKRELAY_AT_bio_bi_io_vec,
         bi_write_hint => blkrelay_layout_BLKRELAY_AT_bio_bi_write_hint,
         bi_status => blkrelay_layout_BLKRELAY_AT_bio_bi_status,
         bi_iter => blkrelay_layout_BLKRELAY_AT_bio_bi_iter,

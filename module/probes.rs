@@ -117,6 +117,10 @@ const SPANS: &[(&CStr, *mut c_void)] = &[
         c"block_bio_complete",
         abi::blkrelay_probe_span_bio_complete as *mut c_void,
     ),
+    (
+        c"block_rq_remap",
+        abi::blkrelay_probe_span_remap as *mut c_void,
+    ),
 ];
 
 /// What is recorded of the events that are wanted.

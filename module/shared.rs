@@ -48,6 +48,8 @@ pub(crate) struct Config {
     pub(crate) trace_id: [u8; 16],
     /// What the time stamps count.
     pub(crate) clock: Clock,
+    /// Whether Q compares the names of tasks, so that no other event has to: it is recorded, or spans are.
+    pub(crate) names: bool,
 }
 
 /// What writers and readers need to know of the channel.

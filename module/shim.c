@@ -125,11 +125,12 @@ static DEFINE_STATIC_KEY_FALSE(blkrelay_filtering);
 static DEFINE_STATIC_KEY_FALSE(blkrelay_watching);
 
 /*
- * Whether remember() lets a CPU's next events go by the fast path; and those of an I/O's ends, because only
- * they are watched.
+ * Whether remember() lets a CPU's next events go by the fast path; those of an I/O's ends, because only
+ * they are watched; and those that name a task, whose comm only Q compares.
  */
 static bool blkrelay_fast;
 static bool blkrelay_fast_ends;
+static bool blkrelay_fast_tasks;
 
 /*
  * The fast path stamps with RDTSCP, which is what rdtsc_ordered() is on every CPU that has it, and masks
@@ -149,12 +150,13 @@ static bool blkrelay_can_be_fast(void)
  * May sleep. A probe that runs meanwhile may still see the old answer; and what has gone by the fast path on
  * some CPU does so until blkrelay_forget_queues() or a new epoch.
  */
-void blkrelay_ask(bool filter, bool watch)
+void blkrelay_ask(bool filter, bool watch, bool names)
 {
 	bool fast = blkrelay_can_be_fast() && !filter;
 
 	WRITE_ONCE(blkrelay_fast, fast);
 	WRITE_ONCE(blkrelay_fast_ends, fast && !watch);
+	WRITE_ONCE(blkrelay_fast_tasks, fast && names);
 	set_key(&blkrelay_filtering.key, filter);
 	set_key(&blkrelay_watching.key, watch);
 }
@@ -247,11 +249,11 @@ static void remember(struct blkrelay_cpu *cpu, u64 place, const struct blkrelay_
 		cpu->queue = queue;
 		cpu->ends = READ_ONCE(blkrelay_fast_ends) ? queue : BLKRELAY_NOBODY;
 	}
-	if (by && blkrelay_task_named(cpu, by)) {
+	if (by && READ_ONCE(blkrelay_fast_tasks) && blkrelay_task_named(cpu, by)) {
 		cpu->pid = by->pid;
 		cpu->comm[0] = by->comm[0];
 		cpu->comm[1] = by->comm[1];
-		cpu->names = by->comm[0] + 2 * by->comm[1];
+		cpu->names = by->comm[0] + BLKRELAY_NAMES_MIX * by->comm[1];
 	}
 }
 
@@ -282,7 +284,9 @@ void blkrelay_emit(u64 place, u64 size_op, u64 id_who, void *of, const struct bl
 		now = store(cpu, place, size_op, id_who, extra, by);
 		if (!now)
 			now = blkrelay_emit_slow(cpu, place, size_op, id_who, of, extra, by);
-		remember(cpu, place, by);
+		/* Of a bio's Q a span asks more than the fast path tells. */
+		if (action != BLKRELAY_SPAN || !blkrelay_span_is_of_bio(extra))
+			remember(cpu, place, by);
 	}
 	if (static_branch_unlikely(&blkrelay_watching))
 		blkrelay_watch(cpu, now, size_op, id_who, of, extra, pass);
@@ -696,6 +700,7 @@ static void __maybe_unused blkrelay_check_signatures(void)
 	check_trace_callback_type_block_rq_issue(blkrelay_probe_span_issue);
 	check_trace_callback_type_block_rq_complete(blkrelay_probe_span_complete);
 	check_trace_callback_type_block_bio_complete(blkrelay_probe_span_bio_complete);
+	check_trace_callback_type_block_rq_remap(blkrelay_probe_span_remap);
 }
 
 /* ---- Readers --------------------------------------------------------------------------------- */

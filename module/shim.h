@@ -50,6 +50,7 @@ struct blkrelay_submitter {
 
 /* No thread and no queue has this id. */
 #define BLKRELAY_NOBODY	0xffffffffu /* all bytes alike */
+#define BLKRELAY_NAMES_MIX 0x5bd1e995 /* odd, and of 31 bits, which one instruction multiplies by */
 
 /**
  * struct blkrelay_cpu - one CPU's end of the stream
@@ -61,7 +62,7 @@ struct blkrelay_submitter {
  * @pid:     the task whose events may go by the fast path: this sub-buffer has named it; or BLKRELAY_NOBODY
  * @side:    slots of side records in this sub-buffer
  * @comm:    @pid's comm as it was named
- * @names:   @comm as a span compares it (span.rs): the first half and twice the second
+ * @names:   @comm as a span compares it (span.rs): the first half and BLKRELAY_NAMES_MIX times the second
  * @last:    latest time given out (kept up for BLKRELAY_CLOCK_MONO only)
  * @cpu:     which CPU this is
  * @queues:  queue ids that this sub-buffer has named, direct-mapped; all ones: none
@@ -160,6 +161,7 @@ enum blkrelay_layout {
 	BLKRELAY_AT_bio_bi_status = FIELD_AT(bio, bi_status),
 	BLKRELAY_AT_bio_bi_flags = FIELD_AT(bio, bi_flags),
 	BLKRELAY_AT_bio_bi_ioprio = FIELD_AT(bio, bi_ioprio),
+	BLKRELAY_AT_bio_bi_io_vec = FIELD_AT(bio, bi_io_vec),
 	BLKRELAY_AT_bio_bi_write_hint = FIELD_AT(bio, bi_write_hint),
 	BLKRELAY_AT_bio_bi_iter = FIELD_AT(bio, bi_iter),
 	BLKRELAY_AT_bvec_iter_bi_sector = FIELD_AT(bvec_iter, bi_sector),
@@ -259,6 +261,9 @@ u64 blkrelay_emit_slow(struct blkrelay_cpu *cpu, u64 place, u64 size_op, u64 id_
 void blkrelay_watch(struct blkrelay_cpu *cpu, u64 time, u64 size_op, u64 id_who, void *of,
 		    const struct blkrelay_extra *extra, bool passed);
 
+/* span.rs: whether this side record of a span says that the span is of a bio. */
+bool blkrelay_span_is_of_bio(const struct blkrelay_extra *extra);
+
 /* span.rs: a disk has come. May sleep; the channel stays meanwhile. */
 void blkrelay_span_disk(struct request_queue *q);
 
@@ -299,6 +304,7 @@ void blkrelay_probe_span_issue(void *data, struct request *rq);
 void blkrelay_probe_span_complete(void *data, struct request *rq, blk_status_t error,
 				  unsigned int nr_bytes);
 void blkrelay_probe_span_bio_complete(void *data, struct request_queue *q, struct bio *bio);
+void blkrelay_probe_span_remap(void *data, struct request *rq, dev_t dev, sector_t from);
 
 void blkrelay_synchronize_probes(void);
 
@@ -307,8 +313,8 @@ u64 blkrelay_stamp(void);
 void blkrelay_clock_use_tsc(bool tsc);
 u32 blkrelay_tsc_khz(void);
 
-/* Which questions an event is asked besides whether its queue is traced. */
-void blkrelay_ask(bool filter, bool watch);
+/* What an event is asked besides whether its queue is traced, and whether Q compares the names of tasks. */
+void blkrelay_ask(bool filter, bool watch, bool names);
 void blkrelay_forget_queues(void);
 
 struct blkrelay_cpu *blkrelay_cpu_ptr(unsigned int cpu);

@@ -5,6 +5,7 @@
 //! ```text
 //! Q -> a stamp in `QUEUED`, found again by the bio's address        (time and task)
 //! X -> the stamps of the two parts say so
+//! RQ_A -> the stamp of the clone's bio, which was never queued, says so
 //! D -> a stamp in `ISSUED`, at (queue, hardware queue, tag)         (time)
 //! C -> both stamps, and what C says anyway: one SPAN and its times
 //! ```
@@ -27,7 +28,8 @@ use crate::{
     },
     filter::{
         FILTER,
-        QUEUES, //
+        QUEUES,
+        REQ_OP_ZONE_APPEND, //
     },
     record::{
         self,
@@ -70,7 +72,7 @@ use kernel::{
 #[repr(C, align(64))]
 #[derive(Default)]
 struct Queued {
-    /// Of the bio's address and of `time`, `task` and `names`, and a mark; see [`Mark`].
+    /// Of the bio's address and of `time`, `task` and `names`, and a [`mark`].
     sum: AtomicU64,
     time: AtomicU64,
     /// `pid` in the lower half, `tgid` in the upper.
@@ -78,7 +80,13 @@ struct Queued {
     /// [`names`] of the two that follow.
     names: AtomicU64,
     comm: [AtomicU64; 2],
+    /// Of a bio of a driver without requests, which may move on in it: where it was queued for, and its bytes. In the
+    /// sum as well then.
+    sector: AtomicU64,
+    bytes: AtomicU64,
 }
+
+const _: () = assert!(LINE == 64);
 
 /// Entries, as a power of two: 2 MiB of them.
 const QUEUED_BITS: u32 = 15;
@@ -96,12 +104,17 @@ mod mark {
     pub(super) const FRONT: u64 = 1 << 63;
     /// The bio that was queued, when its front has been split off.
     pub(super) const REST: u64 = 1 << 62;
+    /// The bio of a request that a stacked device has cloned: it is not queued itself.
+    pub(super) const CLONE: u64 = 1 << 61;
+    /// Besides one of these: sector and bytes are in the sum.
+    pub(super) const SIZED: u64 = 1 << 60;
 }
 
-/// One word that tells two names apart, as far as a task's names go: no rotation of halves is alike.
+/// One word that tells two names apart, as far as a task's names go: the multiplier is odd and uses all of its bits, so
+/// that names that differ in both halves do not meet by some digits of theirs.
 #[inline(always)]
 fn names([first, second]: [u64; 2]) -> u64 {
-    first.wrapping_add(second.wrapping_mul(2))
+    first.wrapping_add(second.wrapping_mul(u64::from(abi::BLKRELAY_NAMES_MIX)))
 }
 
 /// A stamp that was found.
@@ -109,6 +122,8 @@ struct Stamp {
     time: u64,
     by: abi::blkrelay_submitter,
     mark: u64,
+    /// Sector and bytes, if it tells them.
+    extent: Option<(u64, u32)>,
 }
 
 impl Queued {
@@ -120,8 +135,9 @@ impl Queued {
             .wrapping_add(names)
     }
 
+    /// `extent` is added to the sum, with `mark` set for it.
     #[inline(always)]
-    fn write(&self, bio: usize, time: u64, task: u64, comm: [u64; 2], mark: u64) {
+    fn put(&self, bio: usize, time: u64, task: u64, comm: [u64; 2], extent: u64, mark: u64) {
         let names = names(comm);
 
         self.time.store(time, Relaxed);
@@ -129,17 +145,51 @@ impl Queued {
         self.names.store(names, Relaxed);
         self.comm[0].store(comm[0], Relaxed);
         self.comm[1].store(comm[1], Relaxed);
-        self.sum
-            .store(Self::sum(bio, time, task, names) ^ mark, Relaxed);
+        let sum = Self::sum(bio, time, task, names).wrapping_add(extent);
+        self.sum.store(sum ^ mark, Relaxed);
+    }
+
+    /// A bio that goes by the fast path.
+    #[inline(always)]
+    fn write_whole(&self, bio: usize, time: u64, task: u64, comm: [u64; 2]) {
+        self.put(bio, time, task, comm, 0, mark::WHOLE);
+    }
+
+    fn write(&self, bio: usize, stamp: &Stamp) {
+        let (mut extent, mut mark) = (0, stamp.mark);
+
+        if let Some((sector, bytes)) = stamp.extent {
+            self.sector.store(sector, Relaxed);
+            self.bytes.store(bytes.into(), Relaxed);
+            extent = sector.wrapping_add(bytes.into());
+            mark |= mark::SIZED;
+        }
+        let task = u64::from(stamp.by.tgid) << 32 | u64::from(stamp.by.pid);
+
+        self.put(bio, stamp.time, task, stamp.by.comm, extent, mark);
     }
 
     /// The stamp if it is this bio's.
     fn find(&self, bio: usize) -> Option<Stamp> {
         let (time, task) = (self.time.load(Relaxed), self.task.load(Relaxed));
         let comm = [self.comm[0].load(Relaxed), self.comm[1].load(Relaxed)];
-        let mark = self.sum.load(Relaxed) ^ Self::sum(bio, time, task, names(comm));
+        let (sector, bytes) = (self.sector.load(Relaxed), self.bytes.load(Relaxed));
+        let (told, sum) = (
+            self.sum.load(Relaxed),
+            Self::sum(bio, time, task, names(comm)),
+        );
+        let is_mark = |mark| matches!(mark, mark::WHOLE | mark::FRONT | mark::REST | mark::CLONE);
+        let plain = told ^ sum;
+        let sized = told ^ sum.wrapping_add(sector).wrapping_add(bytes) ^ mark::SIZED;
+        let (mark, extent) = if is_mark(plain) {
+            (plain, None)
+        } else if is_mark(sized) {
+            (sized, Some((sector, bytes as u32)))
+        } else {
+            return None;
+        };
 
-        matches!(mark, mark::WHOLE | mark::FRONT | mark::REST).then_some(Stamp {
+        Some(Stamp {
             time,
             by: abi::blkrelay_submitter {
                 pid: task as u32,
@@ -147,6 +197,7 @@ impl Queued {
                 comm,
             },
             mark,
+            extent,
         })
     }
 
@@ -450,6 +501,17 @@ pub(crate) fn is_of_bio(slot: &[u64; 4]) -> bool {
         && who >> abi::BLKRELAY_TIMES_SHIFT & abi::BLKRELAY_TIMES_BIO != 0
 }
 
+/// See `shim.h`.
+///
+/// # Safety
+///
+/// Called by the shim alone, with a span's side record.
+#[no_mangle]
+unsafe extern "C" fn blkrelay_span_is_of_bio(extra: *const abi::blkrelay_extra) -> bool {
+    // SAFETY: By the contract.
+    unsafe { extra.as_ref() }.is_some_and(|times| is_of_bio(&times.slot))
+}
+
 /// How many ticks a span took that is complete `now`: from its issue, or of a bio from its Q.
 pub(crate) fn took(slot: &[u64; 4], now: u64) -> Option<u64> {
     let begin = if is_of_bio(slot) { slot[0] } else { slot[1] };
@@ -480,7 +542,7 @@ unsafe extern "C" fn blkrelay_probe_span_queue(_: *mut c_void, bio: *mut bio) {
         let (time, task, comm) = fast::now();
 
         // SAFETY: Admitted: it is the queue of the event before.
-        unsafe { queued(bio as usize) }.write(bio as usize, time, task, comm, mark::WHOLE);
+        unsafe { queued(bio as usize) }.write_whole(bio as usize, time, task, comm);
     } else if FILTER.admit(queue).is_some() {
         // SAFETY: Admitted.
         unsafe { slow_queue(bio) };
@@ -493,21 +555,24 @@ unsafe extern "C" fn blkrelay_probe_span_queue(_: *mut c_void, bio: *mut bio) {
 #[cold]
 #[inline(never)]
 unsafe fn slow_queue(bio: *mut bio) {
-    let mut by = abi::blkrelay_submitter::default();
+    let mut stamp = Stamp {
+        // SAFETY: Any context.
+        time: unsafe { abi::blkrelay_stamp() },
+        by: abi::blkrelay_submitter::default(),
+        mark: mark::WHOLE,
+        extent: None,
+    };
 
     // SAFETY: Fills it in.
-    unsafe { abi::blkrelay_submitter_now(&mut by) };
-    let task = u64::from(by.tgid) << 32 | u64::from(by.pid);
-    // SAFETY: Any context; the event was admitted.
+    unsafe { abi::blkrelay_submitter_now(&mut stamp.by) };
+    // SAFETY: The bio is being submitted: it has a device, whose queue is live. Plain reads.
     unsafe {
-        queued(bio as usize).write(
-            bio as usize,
-            abi::blkrelay_stamp(),
-            task,
-            by.comm,
-            mark::WHOLE,
-        )
-    };
+        if (*(*(*bio).bi_bdev).bd_queue).mq_ops.is_null() {
+            stamp.extent = Some(((*bio).bi_iter.bi_sector, (*bio).bi_iter.bi_size));
+        }
+    }
+    // SAFETY: The event was admitted.
+    unsafe { queued(bio as usize) }.write(bio as usize, &stamp);
 }
 
 /// A bio is split. The block layer hands out the front, which is a new bio and will not be queued; its
@@ -528,25 +593,53 @@ unsafe extern "C" fn blkrelay_probe_span_split(_: *mut c_void, bio: *mut bio, _:
     }
     // SAFETY: Admitted, for each of these.
     let (own, rest) = unsafe { (queued(bio as usize), queued(parent)) };
-    let remark = |entry: &Queued, address: usize, found: &Stamp| {
-        let task = u64::from(found.by.tgid) << 32 | u64::from(found.by.pid);
-
-        entry.write(address, found.time, task, found.by.comm, mark::REST);
-    };
 
     match own.find(bio as usize) {
-        Some(found) if !has_requests && found.mark != mark::FRONT => {
-            return remark(own, bio as usize, &found)
+        // Device mapper's ends once, with all of it.
+        Some(mut found) if !has_requests && found.mark != mark::FRONT => {
+            found.mark = mark::REST;
+            return own.write(bio as usize, &found);
         }
         _ => {}
     }
-    let (mut task, mut comm) = (0, [0; 2]);
-    if let Some(found) = rest.find(parent) {
-        remark(rest, parent, &found);
-        task = u64::from(found.by.tgid) << 32 | u64::from(found.by.pid);
-        comm = found.by.comm;
+    let mut front = Stamp {
+        time: 0,
+        by: abi::blkrelay_submitter::default(),
+        mark: mark::FRONT,
+        extent: None,
+    };
+
+    if let Some(mut found) = rest.find(parent) {
+        found.mark = mark::REST;
+        // It ends with what is left of it.
+        found.extent = None;
+        rest.write(parent, &found);
+        front.by = found.by;
     }
-    own.write(bio as usize, 0, task, comm, mark::FRONT);
+    own.write(bio as usize, &front);
+}
+
+/// A stacked device has cloned a request for one of its paths: the clone's bios are not queued.
+///
+/// # Safety
+///
+/// For `block_rq_remap` alone.
+#[no_mangle]
+unsafe extern "C" fn blkrelay_probe_span_remap(_: *mut c_void, rq: *mut request, _: u32, _: u64) {
+    // SAFETY: The clone is owned by the caller. Plain reads.
+    let (queue, bio) = unsafe { ((*(*rq).q).id, (*rq).bio as usize) };
+
+    if FILTER.admit(queue).is_some() && bio != 0 {
+        let clone = Stamp {
+            time: 0,
+            by: abi::blkrelay_submitter::default(),
+            mark: mark::CLONE,
+            extent: None,
+        };
+
+        // SAFETY: Admitted.
+        unsafe { queued(bio) }.write(bio, &clone);
+    }
 }
 
 /// A request goes to its driver: stamps it.
@@ -753,6 +846,7 @@ unsafe fn slow_complete(rq: *mut request, error: u8, nr_bytes: c_uint) {
     match found.as_ref().map(|stamp| stamp.mark) {
         Some(mark::FRONT) => times_flags |= abi::BLKRELAY_TIMES_FRONT,
         Some(mark::REST) => times_flags |= abi::BLKRELAY_TIMES_REST,
+        Some(mark::CLONE) => times_flags |= abi::BLKRELAY_TIMES_CLONE,
         None if !front.is_null() && !passthrough => times_flags |= abi::BLKRELAY_TIMES_MISSED,
         _ => {}
     }
@@ -814,7 +908,7 @@ unsafe extern "C" fn blkrelay_probe_span_bio_complete(
         entry.forget();
     }
     // SAFETY: Plain reads of a bio that the caller owns.
-    let (sector, bytes, opf, status) = unsafe {
+    let (mut sector, mut bytes, opf, status) = unsafe {
         (
             (*bio).bi_iter.bi_sector,
             (*bio).bi_iter.bi_size,
@@ -822,6 +916,13 @@ unsafe extern "C" fn blkrelay_probe_span_bio_complete(
             (*bio).bi_status,
         )
     };
+    // An append was queued for the start of its zone, and tells now where it went.
+    if let Some((queued_for, size)) = found.as_ref().and_then(|stamp| stamp.extent) {
+        if opf & 0xff != REQ_OP_ZONE_APPEND {
+            sector = queued_for;
+        }
+        bytes = size;
+    }
     let words = Words {
         place: record::place(sector, queue),
         size_op: record::pair(bytes, opf),
@@ -854,9 +955,11 @@ fn emit(words: Words, of: *mut c_void, found: Option<Stamp>, issue: u64, alloc: 
 
 declared!(
     blkrelay_span_disk,
+    blkrelay_span_is_of_bio,
     blkrelay_probe_span_queue,
     blkrelay_probe_span_split,
     blkrelay_probe_span_issue,
     blkrelay_probe_span_complete,
     blkrelay_probe_span_bio_complete,
+    blkrelay_probe_span_remap,
 );

@@ -25,7 +25,12 @@ use crate::{
         possible_cpus,
         CpusReadLock, //
     },
-    filter::FILTER,
+    filter::{
+        Event,
+        FILTER,
+        REQ_OP_WRITE,
+        REQ_PREFLUSH, //
+    },
     flight,
     record::{
         self,
@@ -576,25 +581,43 @@ unsafe extern "C" fn blkrelay_pass(
     let Some(filter) = (unsafe { (*cpu).filter.cast::<FilterSet>().as_ref() }) else {
         return true;
     };
-    if !filter.asked.pass(place, size_op, id_who)
-        || !filter.selection().pass(place, size_op, id_who)
-    {
+    // SAFETY: By the contract.
+    let kind = kind(id_who, unsafe { extra.as_ref() });
+    // SAFETY: By the contract.
+    let bio = unsafe { bio_of(of, kind) };
+    let mut event = Event {
+        place,
+        size_op,
+        id_who,
+        kind,
+        follows_data: false,
+    };
+    let (bytes, opf) = record::unpair(size_op);
+
+    if kind == Kind::Request && opf & 0xff == REQ_OP_WRITE && !bio.is_null() {
+        // SAFETY: The request is the event's own, and so is a write's bio until its last completion. Plain reads.
+        let (left, preflush, has_data) = unsafe {
+            (
+                (*of.cast::<bindings::request>()).__data_len,
+                (*bio).bi_opf & REQ_PREFLUSH,
+                !(*bio).bi_io_vec.is_null(),
+            )
+        };
+
+        event.size_op |= record::pair(0, preflush);
+        event.follows_data = bytes == 0 && left == 0 && has_data;
+    }
+    if !filter.asked.pass(&event) || !filter.selection().pass(&event) {
         return false;
     }
     let ids = filter.cgroups();
-    if ids.is_empty() {
-        return true;
-    }
-    // SAFETY: By the contract.
-    let bio = unsafe { bio_of(of, kind(id_who, extra.as_ref())) };
 
-    if bio.is_null() {
-        return false;
-    }
-    ids.iter().any(|&id| {
-        // SAFETY: The event's own bio, which is live.
-        unsafe { abi::blkrelay_bio_in_cgroup(bio, id) }
-    })
+    ids.is_empty()
+        || !bio.is_null()
+            && ids.iter().any(|&id| {
+                // SAFETY: The event's own bio, which is live.
+                unsafe { abi::blkrelay_bio_in_cgroup(bio, id) }
+            })
 }
 
 /// See `shim.h`.

@@ -13,7 +13,7 @@ set -e
 
 null_disk one size=1024 memory_backed=1 cache_size=4
 null_disk two size=1024
-null_disk three memory_backed=1
+null_disk three memory_backed=1 cache_size=4
 MINOR=$(cat /sys/block/one/dev)
 OTHER=$(cat /sys/block/two/dev)
 
@@ -62,7 +62,8 @@ recorded 15 --size 1-4096
 recorded 7 --op write --size 8192 --sector 2048-9999999 -d /dev/one
 recorded 0 --op read --size 8192
 
-# flushed COUNT OPTION...: with these options, an fsync of the whole disk is recorded so often
+# flushed COUNT OPTION...: with these options, an fsync of the whole disk is recorded so often, and so is its end,
+# from which the flush machinery has taken the flag
 flushed() {
 	want=$1
 	shift
@@ -76,6 +77,33 @@ flushed() {
 		[ "$(awk -v l=$letter '$6 == l && $7 ~ /F/' /tmp/f.txt | wc -l)" = "$want" ] ||
 			fail "record $*: not $want flushes at $letter: $(cat /tmp/f.txt)"
 	done
+	[ "$(awk '$6 == "C" && $7 ~ /^W/' /tmp/f.txt | wc -l)" = "$want" ] ||
+		fail "record $*: not $want flushes at their end: $(cat /tmp/f.txt)"
+	rm /tmp/f.blkr
+	record_start /tmp/f.blkr --span "$@"
+	dd if=/dev/null of=/dev/one conv=fsync,notrunc 2>/dev/null || fail "fsync"
+	record_stop
+	$BLKRELAY verify /tmp/f.blkr >/dev/null || fail "verify: --span $*"
+	$BLKRELAY dump /tmp/f.blkr >/tmp/f.txt
+	[ "$(awk '$6 == "SP" && $7 ~ /^W/ && / q2c=/' /tmp/f.txt | wc -l)" = "$want" ] ||
+		fail "record --span $*: not $want flushes: $(cat /tmp/f.txt)"
+	checks=$((checks + 2))
+}
+
+# sequences OPTION...: with these options, of each write that goes through the flush machinery its data and its end are
+# recorded: a commit of the journal, of 4 KiB
+sequences() {
+	rm -f /tmp/f.blkr
+	record_start /tmp/f.blkr -d /dev/three "$@"
+	for n in 1 2 3; do dd if=/dev/zero of=/mnt/$n bs=16k count=1 conv=fsync 2>/dev/null || fail "fsync"; done
+	record_stop
+	$BLKRELAY verify /tmp/f.blkr >/dev/null || fail "verify: $*"
+	$BLKRELAY dump /tmp/f.blkr >/tmp/f.txt
+	# The end has the sector, and no size.
+	awk '$6 == "Q" && $7 ~ /^FW/ && $10 == 8 { print $8 }' /tmp/f.txt | sort -n >/tmp/f.queued
+	awk '$6 == "C" && $7 ~ /^W/ && $9 != "+" && $8 > 0 { print $8 }' /tmp/f.txt | sort -n >/tmp/f.ended
+	[ "$(wc -l </tmp/f.queued)" -ge 3 ] || fail "record $*: too few commits: $(cat /tmp/f.txt)"
+	cmp /tmp/f.queued /tmp/f.ended || fail "record $*: their ends are not those: $(cat /tmp/f.txt)"
 	checks=$((checks + 1))
 }
 
@@ -113,11 +141,18 @@ UNDER=$(sed 's/:/,/' /sys/block/two/dev)
 dmsetup remove --noudevsync stack
 checks=$((checks + 2))
 
+# Writes with a flush before and behind them: three has a cache, and no FUA.
+/usr/sbin/mke2fs -q -F -t ext4 -b 4096 /dev/three
+mkdir -p /mnt
+mount -t ext4 /dev/three /mnt
+sequences
+sequences --op flush
+sequences --op write --size 4K
+umount /mnt
+
 # A command in a cgroup of its own, and its children; not what runs beside it. Its write-back as well.
 mkdir -p /sys/fs/cgroup
 mount -t cgroup2 cgroup2 /sys/fs/cgroup 2>/dev/null || true
-/usr/sbin/mke2fs -q -F -t ext4 /dev/three
-mkdir -p /mnt
 mount -t ext4 /dev/three /mnt
 touch /tmp/busy
 while [ -e /tmp/busy ]; do blkrelay-guest io --dev /dev/one --direct --count 50; done &

@@ -57,6 +57,54 @@ $BLKRELAY verify /tmp/dm.blkr
 [ "$($BLKRELAY dump /tmp/dm.blkr | grep -c ' SP .* q2c=')" = 100 ] || fail "not 100 spans of dm-0"
 dmsetup remove --noudevsync linear
 
+# A driver that moves on in its bios (brd): their spans have the place and the size that they were queued for, and are
+# asked for those. 10 of 4 KiB, then 5 of 64 KiB from sector 2048 on.
+ram() {
+	io --dev /dev/ram0 --direct --count 10
+	io --dev /dev/ram0 --direct --count 5 --size 65536 --offset 1048576 --op write
+}
+# ram_spans COUNT BYTES OPTION...: with these options, so many spans of so many bytes altogether
+ram_spans() {
+	want="$1 $2"
+	shift 2
+	rm -f /tmp/ram.blkr
+	record_start /tmp/ram.blkr --span -d /dev/ram0 "$@"
+	ram
+	record_stop
+	$BLKRELAY verify /tmp/ram.blkr
+	$BLKRELAY dump /tmp/ram.blkr >/tmp/ram.txt
+	got=$(awk '$6 == "SP" && / q2c=/ { n++; sectors += $10 } END { print n + 0, sectors * 512 }' /tmp/ram.txt)
+	[ "$got" = "$want" ] || fail "spans of ram0 with $*: $got, not $want: $(cat /tmp/ram.txt)"
+}
+ram_spans 15 368640
+ram_spans 10 40960 --op read
+ram_spans 5 327680 --size 64K-
+ram_spans 10 40960 --size 4K
+ram_spans 1 65536 --sector 2048-2175
+ram_spans 2 8192 --sector 15-16
+
+# Request-based device mapper: the clone that goes to a path has no Q of its own, and misses none. Its I/O is dm-0's.
+# Only the kernels of the stress tests have it.
+if dmsetup targets | grep -q ^multipath; then
+	null_disk path
+	dmsetup create --noudevsync multi --table "0 131072 multipath 0 0 1 1 round-robin 0 1 1 /dev/path 1000" ||
+		fail "dmsetup: multipath"
+	wait_for "[ -b /dev/dm-0 ]"
+	record_start /tmp/multi.blkr --span -d /dev/dm-0 -d /dev/path
+	io --dev /dev/dm-0 --direct --count 30
+	record_stop
+	$BLKRELAY verify /tmp/multi.blkr
+	$BLKRELAY dump /tmp/multi.blkr >/tmp/multi.txt
+	MULTI=$(sed 's/:/,/' /sys/block/dm-0/dev)
+	UNDER=$(sed 's/:/,/' /sys/block/path/dev)
+	for want in "$MULTI .* SP .* q2c=.* d2c=" "$UNDER .* SP .* d2c=.* clone"; do
+		[ "$(grep -c "^ *$want" /tmp/multi.txt)" = 30 ] || fail "not 30 of $want: $(cat /tmp/multi.txt)"
+	done
+	$BLKRELAY report /tmp/multi.blkr >/tmp/multi.report
+	grep -q ' 0 whose Q was not seen' /tmp/multi.report || fail "clones are missed: $(cat /tmp/multi.report)"
+	dmsetup remove --noudevsync multi
+fi
+
 # A flight recorder of spans, which a slow I/O stops.
 echo "start devices=$(cat /sys/block/plain/dev) span=1 mode=overwrite slower_us=100" >$DEBUGFS/blkrelay/control
 io --dev $PLAIN --direct --count 10

@@ -127,6 +127,7 @@ fn times(line: &mut Vec<u8>, times: &Times, event: &Event) {
     for (is, word) in [
         (times.is_missed(), &b" missed"[..]),
         (times.is_front(), b" front"),
+        (times.is_clone(), b" clone"),
         (times.is_rest(), b" rest"),
         (times.is_partial(), b" partial"),
         (times.is_bio(), b" bio"),

@@ -379,6 +379,11 @@ fn a_span_shows_how_long_it_took() {
         ),
         (
             read,
+            Times::new(0, at(40), 0, 0, 32),
+            "  R 2048 + 8 [] [0] d2c=40.000us clone",
+        ),
+        (
+            read,
             Times::new(at(45), at(40), 0, 4321, 4),
             "  R 2048 + 8 [dd] [0] q2c>=45.000us d2c=40.000us rest",
         ),
@@ -422,7 +427,7 @@ fn a_span_shows_how_long_it_took() {
         let start = format!("  8,16   0 {n:8}     0.000000000 {pid:5} SP ");
         assert_eq!(*line, format!("{start}{expected}"));
     }
-    let bare = "  8,16   0       11     0.000000000     0 SP   R 2048 + 8 [] [0]";
+    let bare = "  8,16   0       12     0.000000000     0 SP   R 2048 + 8 [] [0]";
     assert_eq!(lines.last().unwrap(), bare);
 }
 

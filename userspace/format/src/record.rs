@@ -402,8 +402,10 @@ impl Times {
     #[inline]
     pub fn submitter(&self) -> Option<u32> {
         let known = match self.pid {
-            0 => !self.has(abi::BLKRELAY_TIMES_MISSED | abi::BLKRELAY_TIMES_FRONT),
-            _ => !self.has(abi::BLKRELAY_TIMES_MISSED),
+            0 => !self.has(
+                abi::BLKRELAY_TIMES_MISSED | abi::BLKRELAY_TIMES_FRONT | abi::BLKRELAY_TIMES_CLONE,
+            ),
+            _ => !self.has(abi::BLKRELAY_TIMES_MISSED | abi::BLKRELAY_TIMES_CLONE),
         };
         known.then_some(self.pid)
     }

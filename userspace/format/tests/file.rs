@@ -435,6 +435,8 @@ fn who_queued_a_span() {
     assert_eq!((who(7, 0), who(0, 0)), (Some(7), Some(0)));
     assert_eq!((who(7, front), who(0, front)), (Some(7), None));
     assert_eq!((who(7, missed), who(0, missed)), (None, None));
+    let clone = abi::BLKRELAY_TIMES_CLONE;
+    assert_eq!((who(7, clone), who(0, clone)), (None, None));
 }
 
 /// The codes are the header's, and no two kinds that are told apart have the same name.

@@ -7,7 +7,7 @@ mod module;
 
 use blkrelay_format::{Action, Record};
 use module::config::{Command, Devices, Error, Events, Mode};
-use module::filter::{Asked, Filter, Ops, Place, Selection};
+use module::filter::{Asked, Event, Filter, Ops, Place, Selection};
 use module::{abi, config, record, slot, stamps};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -212,15 +212,18 @@ proptest! {
     }
 }
 
-/// The words of an event.
-fn event(action: u32, queue: u16, sector: u64, bytes: u32, opf: u32) -> [u64; 3] {
-    [
-        record::place(sector, queue),
-        record::pair(bytes, opf),
-        record::pair(0, record::who(action)),
-    ]
+/// An event as a filter asks it, of what its action says.
+fn event(action: u32, queue: u16, sector: u64, bytes: u32, opf: u32) -> Event {
+    Event {
+        place: record::place(sector, queue),
+        size_op: record::pair(bytes, opf),
+        id_who: record::pair(0, record::who(action)),
+        kind: record::kind(action),
+        follows_data: false,
+    }
 }
 
+const WRITE: u32 = 1;
 const PREFLUSH: u32 = 1 << 18;
 
 proptest! {
@@ -245,7 +248,7 @@ proptest! {
             sizes,
         };
         let opf = op | if preflush { PREFLUSH } else { 0 };
-        let [place, size_op, id_who] = event(abi::BLKRELAY_Q, queue, sector, sectors * 512, opf);
+        let event = event(abi::BLKRELAY_Q, queue, sector, sectors * 512, opf);
 
         let flush = preflush || op == 2;
         // An empty flush is nowhere; any other empty event is where it stands.
@@ -262,7 +265,7 @@ proptest! {
         let operation = ops.is_empty() || ops.contains(&op) || flush && ops.contains(&2);
         let size = sizes.is_none_or(|(min, max)| min <= sectors * 512 && sectors * 512 <= max);
         let expected = here && operation && range.is_none_or(touches) && size;
-        let passes = asked.pass(place, size_op, id_who) && selection.pass(place, size_op, id_who);
+        let passes = asked.pass(&event) && selection.pass(&event);
         prop_assert_eq!(passes, expected);
         prop_assert_eq!(selection.is_whole_disks(), part.is_none());
     }
@@ -383,26 +386,20 @@ fn events_without_what_is_asked_for_do_not_pass() {
         abi::BLKRELAY_T,
         abi::BLKRELAY_W,
     ] {
-        let [place, size_op, id_who] = event(action, 1, u64::MAX, 3, 0);
-        assert!(all.pass(place, size_op, id_who));
+        let event = event(action, 1, u64::MAX, 3, 0);
+        assert!(all.pass(&event));
         for set in &sets {
-            assert!(!set.pass(place, size_op, id_who), "{action} {set:?}");
+            assert!(!set.pass(&event), "{action} {set:?}");
             assert!(!set.is_nothing());
         }
     }
     // A passthrough request has no sector, but an operation and a size.
-    let [place, size_op, id_who] = event(abi::BLKRELAY_D, 1, u64::MAX, 36, 34);
-    let passes: Vec<bool> = sets
-        .iter()
-        .map(|s| s.pass(place, size_op, id_who))
-        .collect();
+    let passthrough = event(abi::BLKRELAY_D, 1, u64::MAX, 36, 34);
+    let passes = sets.map(|set| set.pass(&passthrough));
     assert_eq!(passes, [false, false, true]);
     // A zone's plug has a place and a size, but no operation: 0 is not a read.
-    let [place, size_op, id_who] = event(abi::BLKRELAY_ZONE_PLUG, 1, 8, 4096, 0);
-    let passes: Vec<bool> = sets
-        .iter()
-        .map(|s| s.pass(place, size_op, id_who))
-        .collect();
+    let plug = event(abi::BLKRELAY_ZONE_PLUG, 1, 8, 4096, 0);
+    let passes = sets.map(|set| set.pass(&plug));
     assert_eq!(passes, [false, true, true]);
     // Zone management, by its operations: reset, reset all, open, close, finish.
     let zone = Asked {
@@ -410,12 +407,76 @@ fn events_without_what_is_asked_for_do_not_pass() {
         ..all
     };
     for op in 0..36 {
-        let [place, size_op, id_who] = event(abi::BLKRELAY_Q, 1, 0, 0, op);
         assert_eq!(
-            zone.pass(place, size_op, id_who),
+            zone.pass(&event(abi::BLKRELAY_Q, 1, 0, 0, op)),
             [11, 13, 15, 17, 19].contains(&op),
             "{op}"
         );
+    }
+}
+
+/// What the block layer leaves of a flush sequence at its end (`block/blk-flush.c`): a write of no bytes, at sector 0 of
+/// an empty flush, else at the first sector of its data. Both are asked with their bio's flags.
+#[test]
+fn the_end_of_a_flush_sequence_passes_with_its_beginning() {
+    let part = |first, last| {
+        [Place {
+            queue: 1,
+            part: Some((first, last)),
+        }]
+    };
+    let asked = |op, sectors, sizes| Asked {
+        ops: Ops::new(op),
+        sectors,
+        sizes,
+    };
+    for action in [abi::BLKRELAY_C, abi::BLKRELAY_SPAN] {
+        let fsync = event(action, 1, 0, 0, WRITE | PREFLUSH);
+        assert!(Selection::Queues(&part(2048, 4095)).pass(&fsync));
+        assert!(asked(config::OP_FLUSH, None, None).pass(&fsync));
+        assert!(!asked(0, Some((0, 7)), None).pass(&fsync));
+        assert!(!asked(0, None, Some((4096, 8192))).pass(&fsync));
+
+        // 4 KiB at sector 8, with and without a flush first.
+        for flags in [0, PREFLUSH] {
+            let end = Event {
+                follows_data: true,
+                ..event(action, 1, 8, 0, WRITE | flags)
+            };
+            assert!(asked(config::OP_WRITE, Some((8, 15)), Some((4096, 4096))).pass(&end));
+            assert!(!asked(0, Some((16, 31)), None).pass(&end));
+            assert!(Selection::Queues(&part(0, 15)).pass(&end));
+            assert!(!Selection::Queues(&part(16, 31)).pass(&end));
+            let flushes = asked(config::OP_FLUSH, None, None).pass(&end);
+            assert_eq!(flushes, flags == PREFLUSH);
+        }
+
+        // None of 4 KiB at sector 16 were done, this time.
+        let failed = event(action, 1, 16, 0, WRITE);
+        assert!(asked(0, Some((16, 31)), None).pass(&failed));
+        assert!(!asked(0, Some((8, 15)), None).pass(&failed));
+        assert!(!asked(0, None, Some((4096, 4096))).pass(&failed));
+    }
+}
+
+/// A driver that has moved on in its bio (brd) leaves no bytes, and the end's sector.
+#[test]
+fn a_bio_that_is_used_up_has_neither_place_nor_size() {
+    for action in [abi::BLKRELAY_BIO_C, abi::BLKRELAY_SPAN] {
+        let bio = Event {
+            kind: record::Kind::Bio,
+            ..event(action, 1, 16, 0, WRITE)
+        };
+        let all = (0, (1 << 48) - 2);
+        for (sectors, sizes) in [(Some(all), None), (None, Some((0, u32::MAX)))] {
+            let ops = Ops::new(0);
+            let asked = Asked {
+                ops,
+                sectors,
+                sizes,
+            };
+            assert!(!asked.pass(&bio), "{action}");
+        }
     }
 }
 

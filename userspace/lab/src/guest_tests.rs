@@ -183,6 +183,16 @@ const GUESTS: &[Guest] = &[
         seconds: 120,
     },
     Guest {
+        name: "names of tasks",
+        job: include_str!("../../../qemu/tests/names.sh"),
+        flavor: Flavor::Trace,
+        mode: Mode::Emulated,
+        cpus: 1,
+        disks: no_disks,
+        append: &["null_blk.nr_devices=0"],
+        seconds: 120,
+    },
+    Guest {
         name: "bad input",
         job: include_str!("../../../qemu/tests/bad.sh"),
         flavor: Flavor::Trace,

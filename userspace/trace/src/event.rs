@@ -113,7 +113,8 @@ pub struct Times {
 impl Times {
     /// What a times record says, still in the trace's clock.
     pub(crate) fn new(times: &TimesRecord) -> Times {
-        let unknown = abi::BLKRELAY_TIMES_MISSED | abi::BLKRELAY_TIMES_FRONT;
+        let unknown =
+            abi::BLKRELAY_TIMES_MISSED | abi::BLKRELAY_TIMES_FRONT | abi::BLKRELAY_TIMES_CLONE;
         Times {
             queue: if times.has(unknown) { 0 } else { times.queue },
             issue: if times.has(abi::BLKRELAY_TIMES_BIO) {
@@ -142,7 +143,7 @@ impl Times {
     }
 
     /// When its first bio was queued, CLOCK_MONOTONIC ns; `None` if that was not seen, or that bio is the
-    /// front part of a split one.
+    /// front part of a split one or of a clone.
     pub fn queue_ns(&self) -> Option<u64> {
         (self.queue != 0).then_some(self.queue)
     }
@@ -177,6 +178,11 @@ impl Times {
     /// The completion of a part: the request goes on.
     pub fn is_partial(&self) -> bool {
         self.has(abi::BLKRELAY_TIMES_PARTIAL)
+    }
+
+    /// Its request is a stacked device's clone: its bios are not queued.
+    pub fn is_clone(&self) -> bool {
+        self.has(abi::BLKRELAY_TIMES_CLONE)
     }
 
     /// Of a bio-based driver: the event's `id` is the bio's.

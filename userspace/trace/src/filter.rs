@@ -60,6 +60,10 @@ impl Filter {
     /// An event that does not carry what is asked for does not pass: plugs and tag waits have no operation,
     /// place or size, and an empty flush touches no sector. It passes with each part of its disk. The end of a
     /// bio whose driver has moved on in it has 0 bytes: neither place nor size is what it was.
+    ///
+    /// The flush machinery takes a write's flags and ends it with 0 bytes (`block/blk-flush.c`): at sector 0 what
+    /// was an empty flush, else at the first sector of its data, which has been asked for its size. (The module asks
+    /// the bio, and so knows data at sector 0 as well.)
     pub fn passes(&self, event: &Event) -> bool {
         // The sizes of these are counts; zone plugs have a place and a size, but no operation.
         let counts = matches!(
@@ -68,9 +72,18 @@ impl Filter {
         );
         let has_op = !counts && !matches!(event.action, Action::ZonePlug | Action::ZoneUnplug);
         let bytes = event.bytes;
-        let is = |op| has_op && event.opf.is(op);
-        let is_flush = bytes == 0 && is(Op::Flush);
         let of_bio = event.times().is_some_and(|times| times.is_bio());
+        let ends_request = matches!(
+            event.action,
+            Action::Complete | Action::Error | Action::Span
+        ) && !of_bio;
+        // With an error it may be that none of its bytes were done, this time.
+        let ends_sequence =
+            ends_request && bytes == 0 && event.opf.is(Op::Write) && event.errno() == 0;
+        let follows_data = ends_sequence && event.sector != Some(0);
+        let ends_flush = ends_sequence && !follows_data;
+        let is = |op| has_op && (event.opf.is(op) || op == Op::Flush && ends_flush);
+        let is_flush = bytes == 0 && is(Op::Flush) && !follows_data;
         let is_consumed = bytes == 0 && (event.action == Action::BioComplete || of_bio);
         let sector = event.sector.filter(|_| !is_flush && !is_consumed);
         let touches = |range| sector.is_some_and(|sector| overlaps(sector, bytes, range));
@@ -80,9 +93,9 @@ impl Filter {
         (self.places.is_empty() || self.places.iter().any(here))
             && (self.ops.is_empty() || self.ops.iter().any(|op| is(*op)))
             && self.sectors.is_none_or(touches)
-            && self
-                .sizes
-                .is_none_or(|(min, max)| !counts && !is_consumed && (min..=max).contains(&bytes))
+            && self.sizes.is_none_or(|(min, max)| {
+                follows_data || !counts && !is_consumed && (min..=max).contains(&bytes)
+            })
     }
 
     /// Whether whole I/Os have to be known.

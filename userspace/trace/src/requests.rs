@@ -16,7 +16,8 @@
 //! bio that was merged behind another, that of a part of a split one (which ends the I/O, or does not), one that
 //! the module has missed. Only a flush sequence has two: its data's, and one of no bytes, under the same tag and
 //! with the same Q, at its end. A write is kept until the next span of its tag, which tells. (The request that does
-//! the flushing borrows the tag; it has no bio.)
+//! the flushing borrows the tag; it has no bio.) One of no bytes that is not at sector 0 follows data that a filter may
+//! have left out: it is no I/O of its own.
 //!
 //! E, IS and ID say nothing of a request that D and C do not. IS may be its first event, and only its time is
 //! looked at, where trails are kept.
@@ -281,6 +282,17 @@ pub struct Tracker {
     found: Vec<Span>,
 }
 
+/// Whether this span is the end of a flush sequence that had data: it stands where that begins.
+fn follows_data(event: &Event) -> bool {
+    let times = event.times().copied().unwrap_or_default();
+    event.action == Action::Span
+        && event.bytes == 0
+        && event.opf.is(Op::Write)
+        && event.sector != Some(0)
+        && !times.is_bio()
+        && !times.is_partial()
+}
+
 impl Tracker {
     /// Of this trace, with nothing outstanding.
     pub fn new(source: &Source) -> Tracker {
@@ -324,6 +336,11 @@ impl Tracker {
     /// Whether this span is the end of a flush sequence whose data was complete before, and so not of an I/O of
     /// its own. To be asked before the span is given to [`Tracker::item`].
     pub fn ends_sequence(&self, event: &Event) -> bool {
+        follows_data(event) || self.ends_held(event)
+    }
+
+    /// The same, if the span of that data is known.
+    fn ends_held(&self, event: &Event) -> bool {
         if event.action != Action::Span || event.bytes > 0 || event.head == 0 {
             return false;
         }
@@ -779,7 +796,7 @@ impl Tracker {
         }
     }
 
-    /// A C of no bytes: a flush, or the end of a flush sequence.
+    /// A C of no bytes: a flush, the end of a flush sequence, or a zone's that was reset or the like.
     fn complete_no_data(&mut self, event: &Event, issue_ns: Option<u64>) {
         if let Some(ending) = self.ending.remove(&(event.queue, event.head)) {
             if let [(_, mut span)] = ending[..] {
@@ -806,7 +823,7 @@ impl Tracker {
             .filter(|index| self.parts[*index].bio as u16 == event.head);
         match (named.next(), named.next()) {
             (Some(index), None) => {
-                self.counts.flush_sequences += 1;
+                self.counts.flush_sequences += u64::from(!event.opf.is(Op::Zone));
                 self.part_done(index, 0, event, issue_ns);
             }
             (Some(first), Some(second)) => {
@@ -962,7 +979,7 @@ impl Tracker {
         let mut begin_ns = event.ns;
         if !times.is_bio() {
             let key = (event.queue, event.id);
-            let ends = self.ends_sequence(event);
+            let ends = self.ends_held(event);
             let flushes = event.head == 0 && event.opf.is(Op::Flush);
             let held = if flushes {
                 None
@@ -1057,7 +1074,12 @@ impl Tracker {
     /// What a span says of the first of its bios.
     fn io_span(&mut self, event: &Event, queue: Option<u64>, issue: Option<u64>, begin_ns: u64) {
         let times = event.times().copied().unwrap_or_default();
-        if event.head == 0 || event.opf.is_passthrough() {
+        // A clone's I/O is the stacked device's.
+        if event.head == 0 || event.opf.is_passthrough() || times.is_clone() {
+            return;
+        }
+        if follows_data(event) {
+            self.counts.flush_sequences += 1;
             return;
         }
         self.counts.merged += u64::from(event.head) - 1;
@@ -1103,7 +1125,7 @@ impl Tracker {
         if times.is_bio() {
             self.found.extend(io.map(Span::Io));
         } else if event.bytes == 0 {
-            self.counts.flush_sequences += 1;
+            self.counts.flush_sequences += u64::from(!event.opf.is(Op::Zone));
             self.found.extend(io.map(Span::Io));
         } else if event.opf.is_write() && event.head == 1 && !times.is_partial() {
             // What asks for a flush is not merged.

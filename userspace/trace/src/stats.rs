@@ -164,10 +164,11 @@ pub struct Stats {
 }
 
 /// I/Os that end with a span; `None` if it is of none. A front part is none: what is left when it was split
-/// off is.
+/// off is. A clone's are the stacked device's.
 fn span_ios(event: &Event) -> Option<u64> {
     let times = event.times().copied().unwrap_or_default();
-    let is_io = !event.opf.is_passthrough() && (event.head > 0 || times.is_partial());
+    let is_io =
+        !event.opf.is_passthrough() && !times.is_clone() && (event.head > 0 || times.is_partial());
     let parts = u64::from(times.is_front());
     is_io.then(|| u64::from(event.head).saturating_sub(parts))
 }

@@ -407,9 +407,21 @@ fn check_stop(
     }
 }
 
-/// What is wrong with the times of a span that ended at `time`; nothing in most.
-fn times_are_wrong(times: &Times, time: u64) -> Option<&'static str> {
+/// Whether a request was allocated after its completion: `alloc` is CLOCK_MONOTONIC, and a completion soon after the
+/// sub-buffer's anchor is that to within the clock's error.
+fn is_allocated_later(alloc: u64, completion: u64, header: &Header) -> bool {
+    let (time, anchor) = (i128::from(completion), i128::from(header.anchor));
+    let since = (time - anchor) * 1_000_000 / i128::from(header.khz.max(1));
+    let slack = 1_000_000 + since.abs() / 500;
+    header.anchor_ok() && i128::from(alloc) > i128::from(header.mono) + since + slack
+}
+
+/// What is wrong with a span and its times; nothing in most.
+fn times_are_wrong(times: &Times, span: &Record, header: &Header) -> Option<&'static str> {
+    let time = span.time;
     let has = |flag| times.has(flag);
+    let no_queue =
+        abi::BLKRELAY_TIMES_MISSED | abi::BLKRELAY_TIMES_FRONT | abi::BLKRELAY_TIMES_CLONE;
     let ordered = |first: u64, second: u64| first == 0 || second == 0 || first <= second;
     if !ordered(times.queue, times.issue)
         || !ordered(times.queue, time)
@@ -420,10 +432,18 @@ fn times_are_wrong(times: &Times, time: u64) -> Option<&'static str> {
         Some("spans whose Q was missed, and that tell of it")
     } else if has(abi::BLKRELAY_TIMES_FRONT) && times.queue != 0 {
         Some("spans of a front part that tell of a Q")
-    } else if times.queue == 0 && !has(abi::BLKRELAY_TIMES_MISSED | abi::BLKRELAY_TIMES_FRONT) {
+    } else if has(abi::BLKRELAY_TIMES_CLONE) && (times.queue != 0 || times.pid != 0) {
+        Some("spans of a clone that tell of a Q")
+    } else if times.queue == 0 && !has(no_queue) {
         Some("spans without a Q that do not say why")
     } else if has(abi::BLKRELAY_TIMES_BIO) && times.issue != 0 {
         Some("spans of a bio that tell of an issue")
+    } else if has(abi::BLKRELAY_TIMES_BIO) && times.alloc != 0 {
+        Some("spans of a bio that tell of an allocation")
+    } else if is_allocated_later(times.alloc, time, header) {
+        Some("spans of requests that were complete before they were allocated")
+    } else if span.bytes > 0 && u32::from(span.head()) > span.bytes.div_ceil(512) {
+        Some("spans of more bios than sectors")
     } else {
         None
     }
@@ -512,7 +532,7 @@ fn check_slots(
                 Some(span) => {
                     // A request without a bio, and one of a driver's own, was not queued: it misses nothing.
                     let queued = span.head() > 0 && !Opf(span.opf).is_passthrough();
-                    let wrong = times_are_wrong(&times, span.time);
+                    let wrong = times_are_wrong(&times, &span, header);
                     if let Some(what) = wrong.filter(|_| queued || times.queue != 0) {
                         *wrong_times.entry(what).or_default() += 1;
                     }

@@ -297,6 +297,7 @@ fn a_span_that_does_not_know() {
         abi::BLKRELAY_TIMES_FRONT,
         abi::BLKRELAY_TIMES_BIO | abi::BLKRELAY_TIMES_REST,
         abi::BLKRELAY_TIMES_PARTIAL,
+        abi::BLKRELAY_TIMES_CLONE,
     ]
     .into_iter()
     .enumerate()
@@ -317,24 +318,26 @@ fn a_span_that_does_not_know() {
         Some((Some(100), None, Some(1020))),
         Some((Some(100), Some(1010), None)),
         Some((Some(100), Some(1010), Some(1020))),
+        Some((None, None, Some(1020))),
         None,
         None,
     ];
     assert_eq!(known, expected);
-    assert_eq!((events[4].pid, events[4].head), (None, 0xfff0));
-    assert_eq!(events[4].errno(), -5);
+    assert_eq!((events[5].pid, events[5].head), (None, 0xfff0));
+    assert_eq!(events[5].errno(), -5);
     let flags = |event: &Event| {
         let times = event.times().unwrap();
         let rest = (times.is_rest(), times.is_partial(), times.is_bio());
-        (times.is_missed(), times.is_front(), rest)
+        (times.is_missed(), times.is_front(), rest, times.is_clone())
     };
-    let flags: Vec<_> = events[..4].iter().map(flags).collect();
+    let flags: Vec<_> = events[..5].iter().map(flags).collect();
     let (yes, no) = (true, false);
     let expected = [
-        (yes, no, (no, no, no)),
-        (no, yes, (no, no, no)),
-        (no, no, (yes, no, yes)),
-        (no, no, (no, yes, no)),
+        (yes, no, (no, no, no), no),
+        (no, yes, (no, no, no), no),
+        (no, no, (yes, no, yes), no),
+        (no, no, (no, yes, no), no),
+        (no, no, (no, no, no), yes),
     ];
     assert_eq!(flags, expected);
 }

@@ -600,6 +600,19 @@ fn a_plain_span() {
     assert_eq!(counts, Counts::default());
 }
 
+/// Its I/Os are those of the device that has cloned the request: nothing is missed.
+#[test]
+fn a_clone_has_no_io() {
+    let clone = abi::BLKRELAY_TIMES_CLONE;
+    let mut two = span(150, 8, 8192, READ, 5);
+    two.who = Record::pack_complete(Action::Span, 0, 2);
+    let unknown = Times::new(0, 110, 0, 0, clone as u16);
+    let (requests, ios, counts) = track(&source(&[(two, unknown)]));
+    assert_eq!((requests.len(), ios.len()), (1, 0));
+    assert_eq!((requests[0].issue_ns, requests[0].bytes), (1110, 8192));
+    assert_eq!(counts, Counts::default());
+}
+
 /// The end of a flush sequence whose own stamp was lost might be that of another request, all of which was
 /// missed but its end.
 #[test]
@@ -618,18 +631,65 @@ fn an_end_without_a_q_is_ambiguous() {
     assert_eq!(Stats::of(&source).devices[0].totals.ios, 1);
 }
 
-/// A filter of sizes takes the data away. What is left was not issued by itself, whatever its stamp says.
+/// A filter of sizes takes the data away. What is left is no I/O, and was not issued by itself, whatever its stamp
+/// says; an empty flush is one.
 #[test]
 fn the_end_of_a_sequence_alone() {
-    let source = source(&[(span(200, 8, 0, WRITE, 5), times(100, 110, 0))]);
-    let (requests, ios, counts) = track(&source);
-    assert_eq!((requests.len(), ios.len()), (0, 1));
-    assert_eq!((ios[0].queue_ns, ios[0].complete_ns), (1100, 1200));
-    let expected = Counts {
-        flush_sequences: 1,
-        ..Counts::default()
-    };
-    assert_eq!(counts, expected);
+    for (sector, ios) in [(16, 0), (0, 1)] {
+        let source = source(&[(span(200, sector, 0, WRITE, 5), times(100, 110, 0))]);
+        let (requests, found, counts) = track(&source);
+        assert_eq!((requests.len(), found.len()), (0, ios));
+        let ends: Vec<_> = found
+            .iter()
+            .map(|io| (io.queue_ns, io.complete_ns))
+            .collect();
+        assert_eq!(ends, [(1100, 1200)][..ios]);
+        let expected = Counts {
+            flush_sequences: 1,
+            ..Counts::default()
+        };
+        assert_eq!(counts, expected);
+        let totals = &Stats::of(&source).devices;
+        assert_eq!(
+            totals.iter().map(|one| one.totals.ios).sum::<u64>(),
+            ios as u64
+        );
+    }
+}
+
+/// A zone that is reset has no bytes either, and nothing is flushed.
+#[test]
+fn zone_management_is_no_flush() {
+    const RESET: u32 = 15;
+    let spans = source(&[(span(200, 8, 0, RESET, 5), times(100, 110, 0))]);
+    let events = trace(
+        [
+            (100, Queue, 0x1234, 0),
+            (110, Issue, 5, 0),
+            (200, Complete, 5, 0x1234),
+        ]
+        .map(|(time, action, id, head)| {
+            let record = event(action, time, 8, 0, RESET, id);
+            match action {
+                Complete => Record {
+                    who: Record::pack_complete(action, 0, head),
+                    ..record
+                },
+                _ => record,
+            }
+        })
+        .iter()
+        .map(|record| (0, record, None)),
+    );
+    for source in [spans, events] {
+        let (requests, ios, counts) = track(&source);
+        assert_eq!((requests.len(), ios.len()), (1, 1));
+        assert_eq!(
+            (ios[0].queue_ns, ios[0].issue_ns, ios[0].complete_ns),
+            (1100, Some(1110), 1200)
+        );
+        assert_eq!(counts, Counts::default());
+    }
 }
 
 /// A front part and a rest go through the flush machinery as well: each is one part, with two spans.
@@ -776,11 +836,11 @@ fn a_write_of_a_disk_that_went_is_complete() {
         .event(span(150, 8, 4096, WRITE, 5))
         .times(times(100, 110, 0))
         .device(disk(2))
-        .event(span(200, 8, 0, WRITE, 5))
+        .event(span(200, 16, 0, WRITE, 5))
         .times(times(100, 0, 0));
     let bytes = cpu.finish();
     let source = open(file(&[bytes], &[&cpu]));
-    let (_, ios, _) = track(&source);
+    let (_, ios, counts) = track(&source);
     let complete: Vec<u64> = ios.iter().map(|io| io.complete_ns).collect();
-    assert_eq!(complete, [1150, 1200]);
+    assert_eq!((complete, counts.flush_sequences), (vec![1150], 1));
 }

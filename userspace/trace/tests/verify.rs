@@ -188,14 +188,16 @@ fn spans() {
     let missed = flags(abi::BLKRELAY_TIMES_MISSED);
     let front = flags(abi::BLKRELAY_TIMES_FRONT);
     let bio = flags(abi::BLKRELAY_TIMES_BIO);
+    let clone = flags(abi::BLKRELAY_TIMES_CLONE);
     let good = [
         (span(20), Times::new(10, 15, 1, 100, 0)),
         (span(20), Times::new(10, 0, 0, 100, 0)),
-        (span(20), Times::new(20, 20, u64::MAX, 200, 0)),
+        (span(20), Times::new(20, 20, 1020, 200, 0)),
         (span(20), Times::new(0, 15, 0, 0, missed)),
         (span(20), Times::new(0, 15, 0, 0, front)),
         (span(20), Times::new(0, 15, 0, 100, front)),
         (span(20), Times::new(10, 0, 0, 100, bio)),
+        (span(20), Times::new(0, 15, 0, 0, clone)),
         (no_bio, Times::new(0, 15, 0, 0, 0)),
     ];
     assert_eq!(of(&good), [""; 0]);
@@ -225,6 +227,18 @@ fn spans() {
             "a front part that tell of a Q",
         ),
         (
+            Times::new(10, 15, 2_000_000, 100, 0),
+            "complete before they were allocated",
+        ),
+        (
+            Times::new(10, 0, 1, 100, bio),
+            "a bio that tell of an allocation",
+        ),
+        (
+            Times::new(0, 15, 0, 100, clone),
+            "of a clone that tell of a Q",
+        ),
+        (
             Times::new(0, 15, 0, 100, 0),
             "without a Q that do not say why",
         ),
@@ -242,6 +256,15 @@ fn spans() {
         assert!(found[0].contains(text), "{found:?}");
         let counted = found[0].contains(": 2 spans ");
         assert!(counted || text.starts_with("events of"), "{found:?}");
+    }
+    // 4 KiB are eight sectors, of as many bios at most.
+    for (bios, findings) in [(8, 0), (9, 1)] {
+        let merged = Record {
+            who: Record::pack_complete(Action::Span, 0, bios),
+            ..span(20)
+        };
+        let found = of(&[(merged, Times::new(10, 15, 0, 100, 0))]);
+        assert_eq!(found.len(), findings, "{found:?}");
     }
 
     let mut cpu = stream(0);
