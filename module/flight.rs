@@ -275,31 +275,32 @@ unsafe extern "C" fn blkrelay_watch(
     let action = record::action(id_who);
     let bytes = record::unpair(size_op).0;
     let mut took = None;
-    let mut now = || match time {
-        0 => stream.now(),
-        time => time,
-    };
 
-    if action == abi::BLKRELAY_SPAN {
-        // SAFETY: By the contract: a span's times, or null.
-        let times = unsafe { extra.as_ref() };
-
-        took = times.and_then(|times| span::took(&times.slot, now()));
-    } else if let Some(table) = &flight.stamps {
-        let now = now();
+    if flight.watch.slower.is_some() {
+        let table = flight.stamps.as_ref().map_or(&[][..], |stamps| &stamps.0);
+        let now = match time {
+            0 => stream.now(),
+            time => time,
+        };
 
         match action {
-            abi::BLKRELAY_D => stamps::begin(&table.0, of as usize, now),
+            abi::BLKRELAY_SPAN => {
+                // SAFETY: By the contract: a span's times, or null.
+                let times = unsafe { extra.as_ref() };
+
+                took = times.and_then(|times| span::took(&times.slot, now));
+            }
+            abi::BLKRELAY_D => stamps::begin(table, of as usize, now),
             // SAFETY: The bio is being submitted, so it has a device.
             abi::BLKRELAY_Q if unsafe { is_bio_based(of.cast()) } => {
-                stamps::begin(&table.0, of as usize, now)
+                stamps::begin(table, of as usize, now)
             }
-            abi::BLKRELAY_BIO_C => took = stamps::end(&table.0, of as usize, now, true),
+            abi::BLKRELAY_BIO_C => took = stamps::end(table, of as usize, now, true),
             abi::BLKRELAY_C => {
                 // SAFETY: The request is being completed.
                 let left = unsafe { (*of.cast::<bindings::request>()).__data_len };
 
-                took = stamps::end(&table.0, of as usize, now, bytes >= left);
+                took = stamps::end(table, of as usize, now, bytes >= left);
             }
             _ => {}
         }
