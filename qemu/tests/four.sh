@@ -35,6 +35,11 @@ load() {
 	for n in $JOBS; do quiet fast$n; done
 }
 
+# niceness PID
+niceness() {
+	sed 's/.*) //' "/proc/$1/stat" | cut -d ' ' -f 17
+}
+
 # exact FILE: what the CPUs counted, and what the file holds and misses; sets LOST
 exact() {
 	blkrelay-guest totals "$1" >/tmp/totals
@@ -49,10 +54,10 @@ exact() {
 }
 
 # Three jobs on each CPU that never sleep leave a reader of their priority a quarter of one CPU, and that is too
-# little: it has to come first.
+# little: it comes first, and what it starts does not.
 insmod $MODULE
 record_start /tmp/trace.blkr $disks
-renice -n -20 -p "$RECORD"
+wait_for '[ "$(niceness "$RECORD")" = -20 ]'
 load
 record_stop
 exact /tmp/trace.blkr
@@ -60,6 +65,17 @@ exact /tmp/trace.blkr
 $BLKRELAY verify /tmp/trace.blkr || fail "verify"
 blkrelay-guest once /tmp/trace.blkr --count $((4 * COUNT)) /dev/fast0 /dev/fast1 /dev/fast2
 read_with=$((4 * EACH))
+
+# COMMAND has the caller's priority; and a reader that somebody made nice stays so.
+for nice in 0 7; do
+	sh -c 'renice -n "$1" -p $$ && shift && exec "$@"' sh $nice \
+		$BLKRELAY record -o /tmp/nice.blkr --force -d /dev/fast0 -- \
+		sh -c "sed 's/.*) //' /proc/self/stat | cut -d ' ' -f 17 >/tmp/niceness
+			sed 's/.*) //' /proc/\$PPID/stat | cut -d ' ' -f 17 >>/tmp/niceness" 2>/tmp/err ||
+		fail "record COMMAND, niceness $nice: $(cat /tmp/err)"
+	[ "$(head -n 1 /tmp/niceness)" = $nice ] || fail "COMMAND's niceness is not $nice: $(cat /tmp/niceness)"
+done
+[ "$(tail -n 1 /tmp/niceness)" = 7 ] || fail "a nice reader is so no more: $(cat /tmp/niceness)"
 
 # The default buffers would hold too much of it.
 record_start /tmp/lossy.blkr $disks --subbuf-size 65536 --subbufs 4

@@ -5,6 +5,7 @@
 mod capture;
 mod cgroup;
 mod command;
+mod priority;
 mod table;
 mod target;
 
@@ -77,6 +78,12 @@ pub fn run(options: args::Record) -> Result<Outcome, Failure> {
     let begun = module.status()?;
     capture.open_data(BUFFER.max(begun.number("subbuf_size") as usize))?;
     let command = Running::start(&options.command, cgroup.as_ref())?;
+    // Only now: COMMAND has the priority that we were given.
+    if let Err(error) = priority::come_first() {
+        say(format_args!(
+            "no higher priority for the reader ({error}): on busy CPUs it may lose events"
+        ));
+    }
     let numbers = devices.iter().map(|device| device.disk).collect();
     let mut session = Session {
         table: Table::new(&sysfs, numbers),
