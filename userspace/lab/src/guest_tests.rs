@@ -71,206 +71,140 @@ fn two_disks() -> Vec<Disk> {
     ]
 }
 
+/// What most tests are: two CPUs, and the disks that a job makes for itself.
+const TRACE: Guest = Guest {
+    name: "",
+    job: "",
+    flavor: Flavor::Trace,
+    mode: Mode::Emulated,
+    cpus: 2,
+    disks: no_disks,
+    append: &["null_blk.nr_devices=0"],
+    seconds: 120,
+};
+
+/// The same on the kernel with the kernel's own checks.
+const DEBUG: Guest = Guest {
+    flavor: Flavor::Debug,
+    seconds: 300,
+    ..TRACE
+};
+
 const GUESTS: &[Guest] = &[
     Guest {
         name: "count mode counts instructions, and refuses idle windows",
         job: include_str!("../../../qemu/tests/count.sh"),
-        flavor: Flavor::Trace,
         mode: Mode::Count,
         cpus: 1,
-        disks: no_disks,
         append: &[],
-        seconds: 60,
+        ..TRACE
     },
     Guest {
         name: "beside blktrace and ftrace: null_blk, 1 CPU",
         job: include_str!("../../../qemu/tests/compare.sh"),
-        flavor: Flavor::Trace,
         mode: Mode::Count,
         cpus: 1,
-        disks: no_disks,
-        append: &["null_blk.nr_devices=0"],
-        seconds: 120,
+        ..TRACE
     },
     Guest {
         name: "beside blktrace and ftrace: virtio-blk, 2 CPUs",
         job: include_str!("../../../qemu/tests/compare.sh"),
-        flavor: Flavor::Trace,
-        mode: Mode::Emulated,
-        cpus: 2,
         disks: two_disks,
         append: &["virtio_blk.queue_depth=2048"],
         seconds: 180,
+        ..TRACE
     },
     Guest {
         name: "tiny buffers and a stopped reader: events + lost is exact",
         job: include_str!("../../../qemu/tests/loss.sh"),
-        flavor: Flavor::Trace,
-        mode: Mode::Emulated,
-        cpus: 2,
         disks: one_disk,
-        append: &["null_blk.nr_devices=0"],
-        seconds: 120,
+        ..TRACE
     },
     Guest {
         name: "the floor writes the records that blkrelay writes",
         job: include_str!("../../../qemu/tests/floor.sh"),
-        flavor: Flavor::Trace,
-        mode: Mode::Emulated,
-        cpus: 2,
-        disks: no_disks,
-        append: &["null_blk.nr_devices=0"],
-        seconds: 120,
+        ..TRACE
     },
     Guest {
         name: "four CPUs and the default buffers: nothing lost; and exact without a reader",
         job: include_str!("../../../qemu/tests/four.sh"),
-        flavor: Flavor::Trace,
-        mode: Mode::Emulated,
         cpus: 4,
-        disks: no_disks,
-        append: &["null_blk.nr_devices=0"],
         seconds: 300,
+        ..TRACE
     },
     Guest {
         name: SMP,
         job: include_str!("../../../qemu/tests/smp.sh"),
-        flavor: Flavor::Trace,
-        mode: Mode::Emulated,
-        cpus: 2,
         disks: two_fast_disks,
-        append: &["null_blk.nr_devices=0"],
-        seconds: 120,
+        ..TRACE
     },
     Guest {
         name: "every FUA record, against ftrace and SETUP2",
         job: include_str!("../../../qemu/tests/fua.sh"),
-        flavor: Flavor::Trace,
-        mode: Mode::Emulated,
-        cpus: 2,
-        disks: no_disks,
-        append: &["null_blk.nr_devices=0"],
-        seconds: 120,
+        ..TRACE
     },
     Guest {
         name: "spans beside blktrace",
         job: include_str!("../../../qemu/tests/span.sh"),
-        flavor: Flavor::Trace,
-        mode: Mode::Emulated,
-        cpus: 2,
-        disks: no_disks,
-        append: &["null_blk.nr_devices=0"],
-        seconds: 120,
+        ..TRACE
     },
     Guest {
         name: "spans beside blktrace, on the debug kernel",
         job: include_str!("../../../qemu/tests/span.sh"),
-        flavor: Flavor::Debug,
-        mode: Mode::Emulated,
-        cpus: 2,
-        disks: no_disks,
-        append: &["null_blk.nr_devices=0"],
-        seconds: 240,
+        ..DEBUG
     },
     Guest {
         name: "spans beside the events of the same run",
         job: include_str!("../../../qemu/tests/both.sh"),
-        flavor: Flavor::Trace,
-        mode: Mode::Emulated,
-        cpus: 2,
-        disks: no_disks,
-        append: &["null_blk.nr_devices=0"],
-        seconds: 120,
+        ..TRACE
     },
     Guest {
         name: "names of tasks",
         job: include_str!("../../../qemu/tests/names.sh"),
-        flavor: Flavor::Trace,
-        mode: Mode::Emulated,
         cpus: 1,
-        disks: no_disks,
-        append: &["null_blk.nr_devices=0"],
-        seconds: 120,
+        ..TRACE
     },
     Guest {
         name: "bad input",
         job: include_str!("../../../qemu/tests/bad.sh"),
-        flavor: Flavor::Trace,
-        mode: Mode::Emulated,
-        cpus: 2,
-        disks: no_disks,
-        append: &["null_blk.nr_devices=0"],
-        seconds: 120,
+        ..TRACE
     },
     Guest {
         name: "a CPU goes and comes while it is traced, on the debug kernel",
         job: include_str!("../../../qemu/tests/hotplug.sh"),
-        flavor: Flavor::Debug,
-        mode: Mode::Emulated,
-        cpus: 2,
-        disks: no_disks,
-        append: &["null_blk.nr_devices=0"],
-        seconds: 180,
+        ..DEBUG
     },
     Guest {
         name: "bad input on the debug kernel",
         job: include_str!("../../../qemu/tests/bad.sh"),
-        flavor: Flavor::Debug,
-        mode: Mode::Emulated,
-        cpus: 2,
-        disks: no_disks,
-        append: &["null_blk.nr_devices=0"],
-        seconds: 300,
+        ..DEBUG
     },
     Guest {
         name: "errors, tag waits, accounting, request remaps and zones, against ftrace on the debug kernel",
         job: include_str!("../../../qemu/tests/events.sh"),
-        flavor: Flavor::Debug,
-        mode: Mode::Emulated,
-        cpus: 2,
-        disks: no_disks,
-        append: &["null_blk.nr_devices=0"],
-        seconds: 180,
+        ..DEBUG
     },
     Guest {
         name: "filters, and replacing them under load, on the debug kernel",
         job: include_str!("../../../qemu/tests/filter.sh"),
-        flavor: Flavor::Debug,
-        mode: Mode::Emulated,
-        cpus: 2,
-        disks: no_disks,
-        append: &["null_blk.nr_devices=0"],
         seconds: 400,
+        ..DEBUG
     },
     Guest {
         name: "the flight recorder, on the debug kernel",
         job: include_str!("../../../qemu/tests/flight.sh"),
-        flavor: Flavor::Debug,
-        mode: Mode::Emulated,
-        cpus: 2,
-        disks: no_disks,
-        append: &["null_blk.nr_devices=0"],
-        seconds: 200,
+        ..DEBUG
     },
     Guest {
         name: "what does not trigger the flight recorder, on the debug kernel",
         job: include_str!("../../../qemu/tests/latency.sh"),
-        flavor: Flavor::Debug,
-        mode: Mode::Emulated,
-        cpus: 2,
-        disks: no_disks,
-        append: &["null_blk.nr_devices=0"],
-        seconds: 200,
+        ..DEBUG
     },
     Guest {
         name: "load, start, kill, unload under load on the debug kernel",
         job: include_str!("../../../qemu/tests/loop.sh"),
-        flavor: Flavor::Debug,
-        mode: Mode::Emulated,
-        cpus: 2,
         disks: one_disk,
-        append: &["null_blk.nr_devices=0"],
-        seconds: 300,
+        ..DEBUG
     },
 ];
 
