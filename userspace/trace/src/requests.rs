@@ -282,17 +282,6 @@ pub struct Tracker {
     found: Vec<Span>,
 }
 
-/// Whether this span is the end of a flush sequence that had data: it stands where that begins.
-fn follows_data(event: &Event) -> bool {
-    let times = event.times().copied().unwrap_or_default();
-    event.action == Action::Span
-        && event.bytes == 0
-        && event.opf.is(Op::Write)
-        && event.sector != Some(0)
-        && !times.is_bio()
-        && !times.is_partial()
-}
-
 impl Tracker {
     /// Of this trace, with nothing outstanding.
     pub fn new(source: &Source) -> Tracker {
@@ -336,7 +325,7 @@ impl Tracker {
     /// Whether this span is the end of a flush sequence whose data was complete before, and so not of an I/O of
     /// its own. To be asked before the span is given to [`Tracker::item`].
     pub fn ends_sequence(&self, event: &Event) -> bool {
-        follows_data(event) || self.ends_held(event)
+        event.action == Action::Span && event.follows_data() || self.ends_held(event)
     }
 
     /// The same, if the span of that data is known.
@@ -1078,7 +1067,7 @@ impl Tracker {
         if event.head == 0 || event.opf.is_passthrough() || times.is_clone() {
             return;
         }
-        if follows_data(event) {
+        if event.follows_data() {
             self.counts.flush_sequences += 1;
             return;
         }
