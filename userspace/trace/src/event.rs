@@ -3,7 +3,7 @@
 //! written in words.
 
 use crate::clock::ClockMap;
-use crate::op::{self, Opf};
+use crate::op::{self, Op, Opf};
 use blkrelay_format::{abi, Action, Stop as StopRecord, Times as TimesRecord};
 use serde::Serialize;
 use std::fmt;
@@ -283,6 +283,21 @@ impl Event {
     /// C, E and SP: 0 or a negative errno.
     pub fn errno(&self) -> i32 {
         op::errno(self.status)
+    }
+
+    /// Whether this ends a write of the flush machinery's, which takes its flags and ends it with 0 bytes
+    /// (`block/blk-flush.c`): an empty flush at sector 0, any other one where its data was complete last.
+    ///
+    /// A driver may complete 0 bytes of a write that has failed and goes on. Only a span tells the two apart.
+    pub(crate) fn ends_sequence(&self) -> bool {
+        let ends = matches!(self.action, Action::Complete | Action::Error | Action::Span);
+        let other = |times: &Times| times.is_bio() || times.is_partial();
+        ends && self.bytes == 0 && self.opf.is(Op::Write) && !self.times().is_some_and(other)
+    }
+
+    /// Whether the write that this ends had data, as far as the sector tells.
+    pub(crate) fn follows_data(&self) -> bool {
+        self.ends_sequence() && self.sector != Some(0)
     }
 
     /// Sectors of 512 bytes, rounded down.

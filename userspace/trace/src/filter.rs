@@ -62,8 +62,10 @@ impl Filter {
     /// bio whose driver has moved on in it has 0 bytes: neither place nor size is what it was.
     ///
     /// The flush machinery takes a write's flags and ends it with 0 bytes (`block/blk-flush.c`): at sector 0 what
-    /// was an empty flush, else at the first sector of its data, which has been asked for its size. (The module asks
-    /// the bio, and so knows data at sector 0 as well.)
+    /// was an empty flush, else at the first sector of its data, which has been asked for its size. With an error a
+    /// completion at another sector is not taken for that: it may be that no bytes of the write were done, this
+    /// time. (The module asks the bio, and so knows data at sector 0 as well; where the data is in the trace,
+    /// [`Selected`] does.)
     pub fn passes(&self, event: &Event) -> bool {
         // The sizes of these are counts; zone plugs have a place and a size, but no operation.
         let counts = matches!(
@@ -72,18 +74,12 @@ impl Filter {
         );
         let has_op = !counts && !matches!(event.action, Action::ZonePlug | Action::ZoneUnplug);
         let bytes = event.bytes;
-        let of_bio = event.times().is_some_and(|times| times.is_bio());
-        let ends_request = matches!(
-            event.action,
-            Action::Complete | Action::Error | Action::Span
-        ) && !of_bio;
-        // With an error it may be that none of its bytes were done, this time.
-        let ends_sequence =
-            ends_request && bytes == 0 && event.opf.is(Op::Write) && event.errno() == 0;
-        let follows_data = ends_sequence && event.sector != Some(0);
-        let ends_flush = ends_sequence && !follows_data;
+        let ends_flush = event.ends_sequence() && event.sector == Some(0);
+        let follows_data =
+            event.follows_data() && (event.errno() == 0 || event.action == Action::Span);
         let is = |op| has_op && (event.opf.is(op) || op == Op::Flush && ends_flush);
         let is_flush = bytes == 0 && is(Op::Flush) && !follows_data;
+        let of_bio = event.times().is_some_and(|times| times.is_bio());
         let is_consumed = bytes == 0 && (event.action == Action::BioComplete || of_bio);
         let sector = event.sector.filter(|_| !is_flush && !is_consumed);
         let touches = |range| sector.is_some_and(|sector| overlaps(sector, bytes, range));
@@ -280,6 +276,10 @@ impl Chosen {
     }
 }
 
+/// What a completion of data and the end of its flush sequence have in common: the sector, the bio by what C says of it,
+/// and the Q by what a span does.
+type Part = (Option<u64>, u16, Option<u64>);
+
 /// The events that a filter selects, and the gaps among them.
 #[derive(Debug)]
 pub struct Selected<'a> {
@@ -288,6 +288,8 @@ pub struct Selected<'a> {
     /// Nothing is asked, so nothing has to be.
     all: bool,
     chosen: Option<Chosen>,
+    /// The data that was complete last of each request that writes, and whether it passed.
+    data: FxHashMap<(u16, u32), (Part, bool)>,
     /// CLOCK_MONOTONIC of the trace's first event, ns.
     first: Option<u64>,
 }
@@ -299,6 +301,7 @@ impl<'a> Selected<'a> {
             chosen: filter.asks_for_ios().then(|| Chosen::of(source, filter)),
             filter: filter.clone(),
             all: *filter == Filter::default(),
+            data: FxHashMap::default(),
             first: None,
         }
     }
@@ -313,16 +316,36 @@ impl<'a> Selected<'a> {
         self.events.unknown()
     }
 
+    /// As [`Filter::passes`]; but the end of a flush sequence passes with its data.
+    fn passes(&mut self, event: &Event) -> bool {
+        let request = (event.queue, event.id);
+        let times = event.times().copied().unwrap_or_default();
+        let part = (event.sector, event.head, times.queue_ns());
+        if event.ends_sequence() {
+            match self.data.get(&request) {
+                Some((data, passed)) if *data == part => return *passed,
+                _ => {}
+            }
+        }
+        let passes = self.filter.passes(event);
+        let completes = matches!(event.action, Action::Complete | Action::Span) && !times.is_bio();
+        if completes && event.bytes > 0 && event.opf.is(Op::Write) {
+            self.data.insert(request, (part, passes));
+        }
+        passes
+    }
+
     fn event(&mut self, event: &Event) -> bool {
         let first = *self.first.get_or_insert(event.ns);
         let since = event.ns.saturating_sub(first);
         let in_window = |(from, to)| from <= since && since <= to;
-        // Asked even of those that do not pass: it follows the requests.
+        // Both are asked even of those that do not pass: they follow the requests.
+        let passes = self.passes(event);
         let chosen = match &mut self.chosen {
             Some(chosen) => chosen.has(event, &self.filter),
             None => true,
         };
-        chosen && self.filter.window.is_none_or(in_window) && self.filter.passes(event)
+        passes && chosen && self.filter.window.is_none_or(in_window)
     }
 
     fn gap(&self, gap: &Gap) -> bool {

@@ -282,17 +282,6 @@ pub struct Tracker {
     found: Vec<Span>,
 }
 
-/// Whether this span is the end of a flush sequence that had data: it stands where that begins.
-fn follows_data(event: &Event) -> bool {
-    let times = event.times().copied().unwrap_or_default();
-    event.action == Action::Span
-        && event.bytes == 0
-        && event.opf.is(Op::Write)
-        && event.sector != Some(0)
-        && !times.is_bio()
-        && !times.is_partial()
-}
-
 impl Tracker {
     /// Of this trace, with nothing outstanding.
     pub fn new(source: &Source) -> Tracker {
@@ -336,12 +325,13 @@ impl Tracker {
     /// Whether this span is the end of a flush sequence whose data was complete before, and so not of an I/O of
     /// its own. To be asked before the span is given to [`Tracker::item`].
     pub fn ends_sequence(&self, event: &Event) -> bool {
-        follows_data(event) || self.ends_held(event)
+        event.action == Action::Span && event.follows_data() || self.ends_held(event)
     }
 
     /// The same, if the span of that data is known.
     fn ends_held(&self, event: &Event) -> bool {
-        if event.action != Action::Span || event.bytes > 0 || event.head == 0 {
+        let none = event.bytes > 0 || event.head == 0 || event.opf.is(Op::Zone);
+        if event.action != Action::Span || none {
             return false;
         }
         let times = event.times().copied().unwrap_or_default();
@@ -798,7 +788,13 @@ impl Tracker {
 
     /// A C of no bytes: a flush, the end of a flush sequence, or a zone's that was reset or the like.
     fn complete_no_data(&mut self, event: &Event, issue_ns: Option<u64>) {
-        if let Some(ending) = self.ending.remove(&(event.queue, event.head)) {
+        let flushes = !event.opf.is(Op::Zone);
+        let ending = if flushes {
+            self.ending.remove(&(event.queue, event.head))
+        } else {
+            None
+        };
+        if let Some(ending) = ending {
             if let [(_, mut span)] = ending[..] {
                 span.complete_ns = event.ns;
                 // Counted already if its data was cut as well.
@@ -823,7 +819,7 @@ impl Tracker {
             .filter(|index| self.parts[*index].bio as u16 == event.head);
         match (named.next(), named.next()) {
             (Some(index), None) => {
-                self.counts.flush_sequences += u64::from(!event.opf.is(Op::Zone));
+                self.counts.flush_sequences += u64::from(flushes);
                 self.part_done(index, 0, event, issue_ns);
             }
             (Some(first), Some(second)) => {
@@ -1078,7 +1074,7 @@ impl Tracker {
         if event.head == 0 || event.opf.is_passthrough() || times.is_clone() {
             return;
         }
-        if follows_data(event) {
+        if event.follows_data() {
             self.counts.flush_sequences += 1;
             return;
         }

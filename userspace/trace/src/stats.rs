@@ -4,7 +4,7 @@
 use crate::event::{Dev, Event, Item};
 use crate::events::DeviceInfo;
 use crate::filter::Filter;
-use crate::op::{Kind, Op};
+use crate::op::Kind;
 use crate::requests::{Counts, IoSpan, RequestSpan, Span, Submitter, Tracker};
 use crate::{Action, GapKind, Source};
 use hdrhistogram::Histogram;
@@ -179,7 +179,7 @@ fn is_of_bio(event: &Event) -> bool {
 
 /// The flush machinery has taken away the flag that told a flush without data.
 fn span_kind(event: &Event) -> Kind {
-    if event.bytes == 0 && event.opf.is(Op::Write) && !is_of_bio(event) {
+    if event.ends_sequence() {
         Kind::Flush
     } else {
         event.opf.kind(event.bytes)

@@ -407,27 +407,54 @@ fn check_stop(
     }
 }
 
-/// Whether a request was allocated after its completion: `alloc` is CLOCK_MONOTONIC, and a completion soon after the
-/// sub-buffer's anchor is that to within the clock's error.
-fn is_allocated_later(alloc: u64, completion: u64, header: &Header) -> bool {
-    let (time, anchor) = (i128::from(completion), i128::from(header.anchor));
-    let since = (time - anchor) * 1_000_000 / i128::from(header.khz.max(1));
-    let slack = 1_000_000 + since.abs() / 500;
-    header.anchor_ok() && i128::from(alloc) > i128::from(header.mono) + since + slack
+/// Whether a request was allocated later than it was issued, or complete. The allocation is CLOCK_MONOTONIC, read before
+/// the issue (`blk_account_io_start()`). So is a time behind the sub-buffer's anchor, to within a tenth of how far
+/// behind, which is what `adjtimex()` lets the clocks' rates differ by. Before it the machine may have slept.
+fn is_allocated_later(times: &Times, end: u64, header: &Header) -> bool {
+    let behind = |time: &u64| *time != 0 && *time >= header.anchor;
+    let Some(time) = [times.issue, end].into_iter().find(behind) else {
+        return false;
+    };
+    let ticks = u128::from(time - header.anchor);
+    let since = ticks * 1_000_000 / u128::from(header.khz.max(1));
+    let latest = u128::from(header.mono) + since + since / 8 + 1_000_000;
+    header.anchor_ok() && u128::from(times.alloc) > latest
+}
+
+/// A request without a bio, and one of a driver's own, was not: it misses no Q.
+fn was_queued(span: &Record) -> bool {
+    span.head() > 0 && !Opf(span.opf).is_passthrough()
+}
+
+/// A bio has whole sectors (`bio_unaligned()`), and the module counts those whose bytes the completion covers. Only of
+/// the first one some may have been done before.
+fn has_more_bios_than_sectors(span: &Record) -> bool {
+    let covered = span.bytes > 0 && !Opf(span.opf).is_passthrough();
+    covered && u32::from(span.head()) > span.bytes.div_ceil(512)
 }
 
 /// What is wrong with a span and its times; nothing in most.
-fn times_are_wrong(times: &Times, span: &Record, header: &Header) -> Option<&'static str> {
-    let time = span.time;
+fn span_is_wrong(span: &Record, times: &Times, header: &Header) -> Option<&'static str> {
+    let end = span.time;
     let has = |flag| times.has(flag);
     let no_queue =
         abi::BLKRELAY_TIMES_MISSED | abi::BLKRELAY_TIMES_FRONT | abi::BLKRELAY_TIMES_CLONE;
     let ordered = |first: u64, second: u64| first == 0 || second == 0 || first <= second;
     if !ordered(times.queue, times.issue)
-        || !ordered(times.queue, time)
-        || !ordered(times.issue, time)
+        || !ordered(times.queue, end)
+        || !ordered(times.issue, end)
     {
         Some("spans that are not queued, issued and complete in this order")
+    } else if is_allocated_later(times, end, header) {
+        Some("spans of requests that were issued or complete before they were allocated")
+    } else if has(abi::BLKRELAY_TIMES_BIO) && times.issue != 0 {
+        Some("spans of a bio that tell of an issue")
+    } else if has(abi::BLKRELAY_TIMES_BIO) && times.alloc != 0 {
+        Some("spans of a bio that tell of an allocation")
+    } else if has_more_bios_than_sectors(span) {
+        Some("spans of more bios than sectors")
+    } else if !was_queued(span) && times.queue == 0 {
+        None
     } else if has(abi::BLKRELAY_TIMES_MISSED) && (times.queue != 0 || times.pid != 0) {
         Some("spans whose Q was missed, and that tell of it")
     } else if has(abi::BLKRELAY_TIMES_FRONT) && times.queue != 0 {
@@ -436,14 +463,6 @@ fn times_are_wrong(times: &Times, span: &Record, header: &Header) -> Option<&'st
         Some("spans of a clone that tell of a Q")
     } else if times.queue == 0 && !has(no_queue) {
         Some("spans without a Q that do not say why")
-    } else if has(abi::BLKRELAY_TIMES_BIO) && times.issue != 0 {
-        Some("spans of a bio that tell of an issue")
-    } else if has(abi::BLKRELAY_TIMES_BIO) && times.alloc != 0 {
-        Some("spans of a bio that tell of an allocation")
-    } else if is_allocated_later(times.alloc, time, header) {
-        Some("spans of requests that were complete before they were allocated")
-    } else if span.bytes > 0 && u32::from(span.head()) > span.bytes.div_ceil(512) {
-        Some("spans of more bios than sectors")
     } else {
         None
     }
@@ -466,7 +485,7 @@ fn check_slots(
     let mut remap = false;
     let mut queued = false;
     let mut spanned: Option<Record> = None;
-    let mut wrong_times: BTreeMap<&'static str, u32> = BTreeMap::new();
+    let mut wrong_spans: BTreeMap<&'static str, u32> = BTreeMap::new();
     let mut behind_stop = false;
     let mut slots = subbuf.slots();
     let mut position = 0;
@@ -530,13 +549,10 @@ fn check_slots(
             Ok(Slot::Times(times)) => match after_span {
                 None => found.push(format!("slot {position}: a times record without a span")),
                 Some(span) => {
-                    // A request without a bio, and one of a driver's own, was not queued: it misses nothing.
-                    let queued = span.head() > 0 && !Opf(span.opf).is_passthrough();
-                    let wrong = times_are_wrong(&times, &span, header);
-                    if let Some(what) = wrong.filter(|_| queued || times.queue != 0) {
-                        *wrong_times.entry(what).or_default() += 1;
+                    if let Some(what) = span_is_wrong(&span, &times, header) {
+                        *wrong_spans.entry(what).or_default() += 1;
                     }
-                    let pid = times.submitter().filter(|_| queued);
+                    let pid = times.submitter().filter(|_| was_queued(&span));
                     unnamed_pids.extend(pid.filter(|pid| !pids.contains(pid)));
                 }
             },
@@ -555,8 +571,8 @@ fn check_slots(
     if spanned.is_some() {
         found.push(format!("slot {position}: no times record behind a span"));
     }
-    for (what, times) in wrong_times {
-        found.push(format!("{times} {what}"));
+    for (what, spans) in wrong_spans {
+        found.push(format!("{spans} {what}"));
     }
     if back > 0 {
         found.push(format!("time goes back at {back} events"));

@@ -8,7 +8,7 @@ mod common;
 #[path = "../../format/tests/common/module.rs"]
 mod module;
 
-use blkrelay_format::{Action, Detail, Record, SubbufBuilder, Task};
+use blkrelay_format::{abi, Action, Detail, Record, SubbufBuilder, Task, Times};
 use blkrelay_trace::{Dev, Event, Filter, Item, Op, Place, Source, Stats};
 use common::*;
 use module::{config, filter, record};
@@ -133,11 +133,13 @@ proptest! {
             sectors: start.filter.sectors,
             sizes: start.filter.sizes,
         };
-        // What the module knows of a request besides, by its bio: of an empty flush that has kept its flag.
+        // What the module knows of a request besides, by its bio: of an empty flush that has kept its flag. A span
+        // says by itself whether bytes are left.
         let ends = matches!(action, Complete | Error | Action::Span);
-        let ends_sequence = ends && bytes == 0 && op == 1 && record.status() == 0;
-        let follows_data = ends_sequence && sector != Some(0);
-        let ends_flush = ends_sequence && !follows_data;
+        let ends_sequence = ends && bytes == 0 && op == 1;
+        let done = action == Action::Span || record.status() == 0;
+        let follows_data = ends_sequence && sector != Some(0) && done;
+        let ends_flush = ends_sequence && sector == Some(0);
         let opf = record.opf | if ends_flush { PREFLUSH } else { 0 };
         let event = filter::Event {
             place: record.place,
@@ -309,4 +311,245 @@ fn statistics_of_a_selection() {
     assert_eq!(stats.devices[0].totals.requests, 1);
     assert_eq!(stats.devices[0].totals.bytes, 8192 + 4096);
     assert_eq!(Stats::of(&source).devices[0].totals.requests, 2);
+}
+
+fn part(first: u64, last: u64) -> Filter {
+    Filter {
+        places: vec![Place {
+            disk: SDA,
+            part: Some((first, last)),
+        }],
+        ..Filter::default()
+    }
+}
+
+fn sized(min: u32) -> Filter {
+    Filter {
+        sizes: Some((min, u32::MAX)),
+        ..Filter::default()
+    }
+}
+
+fn touching(first: u64, last: u64) -> Filter {
+    Filter {
+        sectors: Some((first, last)),
+        ..Filter::default()
+    }
+}
+
+/// With an error: EIO.
+fn failed(record: Record) -> Record {
+    Record {
+        who: record.who | 10 << 16,
+        ..record
+    }
+}
+
+fn error_of(time: u64, record: Record) -> Record {
+    Record {
+        time,
+        who: Record::pack_complete(Error, 10, u32::from(record.head())),
+        ..record
+    }
+}
+
+/// A span of queue 1 by dd that completes so many bios.
+fn span(time: u64, sector: u64, bytes: u32, bios: u32) -> Record {
+    Record {
+        who: Record::pack_complete(Action::Span, 0, bios),
+        ..event(Action::Span, time, sector, bytes, WRITE | SYNC, 5)
+    }
+}
+
+fn spans(records: &[(Record, u16)]) -> Source {
+    let mut cpu = stream(0);
+    for (record, flags) in records {
+        cpu.event(*record)
+            .times(Times::new(100, 110, 0, 100, *flags));
+    }
+    of(cpu)
+}
+
+const SYNC: u32 = 1 << 11;
+const PARTIAL: u16 = abi::BLKRELAY_TIMES_PARTIAL as u16;
+
+/// The flush machinery takes the flag that told a flush, of the request and so of its end: fsync's is that of the
+/// whole disk all the same, whether it could be done or not.
+#[test]
+fn the_end_of_an_empty_flush_is_a_flush() {
+    let end = complete(200, 0, 0, WRITE | SYNC, 5, 1);
+    let fsync = source(&[
+        event(Queue, 100, 0, 0, WRITE | SYNC | PREFLUSH, 1),
+        end,
+        failed(Record { time: 300, ..end }),
+        error_of(301, end),
+    ]);
+    let fsync_span = span(200, 0, 0, 1);
+    let failed_span = failed(Record {
+        time: 300,
+        ..fsync_span
+    });
+    let fsync_spans = spans(&[(fsync_span, 0), (failed_span, 0)]);
+    let flushes = |op| Filter {
+        ops: vec![op],
+        ..Filter::default()
+    };
+    for (filter, passes) in [
+        (part(2048, 4095), true),
+        (part(0, 7), true),
+        (flushes(Op::Flush), true),
+        (flushes(Op::Write), true),
+        (flushes(Op::Read), false),
+        (touching(0, 7), false),
+        (sized(0), true),
+        (sized(1), false),
+    ] {
+        let expected = |all| if passes { all } else { "" };
+        assert_eq!(
+            letters(&fsync, &filter),
+            expected("Q100 C200 C300 E301"),
+            "{filter:?}"
+        );
+        assert_eq!(
+            letters(&fsync_spans, &filter),
+            expected("SP200 SP300"),
+            "{filter:?}"
+        );
+    }
+}
+
+/// A driver completes 0 bytes of a write that has failed and goes on.
+#[test]
+fn a_write_of_which_nothing_was_done_is_no_flush() {
+    let write = source(&[failed(complete(200, 64, 0, WRITE, 5, 1))]);
+    let goes_on = spans(&[
+        (failed(span(200, 64, 0, 0)), PARTIAL),
+        (failed(span(300, 0, 0, 0)), PARTIAL),
+    ]);
+    let flushes = Filter {
+        ops: vec![Op::Flush],
+        ..Filter::default()
+    };
+    for (filter, expected) in [
+        (flushes, ["", ""]),
+        (part(2048, 4095), ["", ""]),
+        (part(64, 71), ["C200", "SP200"]),
+        (part(0, 63), ["", "SP300"]),
+        (touching(64, 64), ["C200", "SP200"]),
+        (touching(0, 7), ["", "SP300"]),
+        (sized(4096), ["", ""]),
+    ] {
+        let of = [letters(&write, &filter), letters(&goes_on, &filter)];
+        assert_eq!(of, expected, "{filter:?}");
+    }
+}
+
+/// A driver that moves on in its bio (brd) leaves 0 bytes of a write: that is no end of a flush sequence.
+#[test]
+fn a_bio_that_is_used_up_is_no_flush() {
+    let bio = abi::BLKRELAY_TIMES_BIO as u16;
+    let source = spans(&[(span(200, 0, 0, 1), bio), (span(300, 16, 0, 1), bio)]);
+    let flushes = Filter {
+        ops: vec![Op::Flush],
+        ..Filter::default()
+    };
+    for filter in [flushes, sized(0), touching(0, 63), part(0, 63)] {
+        assert_eq!(letters(&source, &filter), "", "{filter:?}");
+    }
+}
+
+/// Two FUA writes to a disk that flushes for them, 4 KiB at sector 8 and 512 bytes at sector 0, which could not be
+/// flushed: the C at the end has no bytes, and stands where the data does.
+#[test]
+fn the_end_of_a_flush_sequence_passes_with_its_data() {
+    let end = failed(complete(400, 0, 0, WRITE | SYNC, 6, 2));
+    let events = source(&[
+        event(Queue, 100, 8, 4096, WRITE | SYNC | FUA, 1),
+        event(Queue, 101, 0, 512, WRITE | SYNC | FUA, 2),
+        event(Issue, 110, 8, 4096, WRITE | SYNC, 5),
+        event(Issue, 111, 0, 512, WRITE | SYNC, 6),
+        complete(150, 8, 4096, WRITE | SYNC, 5, 1),
+        complete(151, 0, 512, WRITE | SYNC, 6, 2),
+        event(Issue, 160, 0, 0, FLUSH | PREFLUSH, 5),
+        complete(190, 0, 0, FLUSH | PREFLUSH, 5, 0),
+        complete(200, 8, 0, WRITE | SYNC, 5, 1),
+        end,
+        error_of(401, end),
+    ]);
+    let flush = Record {
+        opf: FLUSH | PREFLUSH,
+        ..span(190, 0, 0, 0)
+    };
+    let of_tag_6 = |record| Record { id: 6, ..record };
+    let spans = spans(&[
+        (span(150, 8, 4096, 1), 0),
+        (of_tag_6(span(151, 0, 512, 1)), 0),
+        (flush, 0),
+        (span(200, 8, 0, 1), 0),
+        (of_tag_6(failed(span(400, 0, 0, 1))), 0),
+    ]);
+    let (first, second) = ("Q100 D110 C150 C200", "Q101 D111 C151 C400 E401");
+    for (filter, expected) in [
+        (sized(4096), [first, "SP150 SP200"]),
+        // The flush itself has no sector that could be asked for, and the end is not in the first of these.
+        (touching(9, 15), [first, "SP150 SP200"]),
+        (touching(8, 8), [first, "SP150 SP200"]),
+        (touching(16, 63), ["", ""]),
+        (touching(0, 0), [second, "SP151 SP400"]),
+    ] {
+        let of = [letters(&events, &filter), letters(&spans, &filter)];
+        assert_eq!(of, expected, "{filter:?}");
+    }
+    // The Q2C goes to the flush's end. Each span has 100 for its Q.
+    for (filter, q2c) in [
+        (sized(4096), [100, 100]),
+        (touching(9, 15), [100, 100]),
+        (touching(0, 0), [299, 300]),
+    ] {
+        for (source, q2c) in [&events, &spans].into_iter().zip(q2c) {
+            let stats = Stats::of_selected(source, &filter);
+            let latency = stats.devices[0].totals.q2c.as_ref().unwrap().quantiles();
+            assert_eq!((latency.count, latency.max_ns), (1, q2c), "{filter:?}");
+            assert_eq!(stats.counts.flush_sequences, 1);
+        }
+    }
+}
+
+/// With data that is not in the trace it is asked by itself: any size may have been its own, and it touches the first
+/// sector of that. So is one that follows another I/O of the same tag.
+#[test]
+fn an_end_whose_data_is_not_there_is_asked_by_itself() {
+    let end = complete(200, 8, 0, WRITE | SYNC, 5, 1);
+    let others = [
+        // Elsewhere, of another tag, of another bio.
+        complete(110, 0, 512, WRITE | SYNC, 5, 1),
+        complete(110, 8, 512, WRITE | SYNC, 6, 1),
+        complete(110, 8, 512, WRITE | SYNC, 5, 2),
+    ];
+    for (filter, passes) in [
+        (sized(4096), true),
+        (touching(8, 8), true),
+        (touching(7, 7), false),
+        (touching(9, 9), false),
+    ] {
+        let ends = |records: &[Record]| letters(&source(records), &filter).contains("C200");
+        assert_eq!(ends(&[end]), passes, "{filter:?}");
+        for other in others {
+            assert_eq!(ends(&[other, end]), passes, "{filter:?} {other:?}");
+        }
+        // A span that has failed does not go on. Of a C that is not known.
+        let span = spans(&[(failed(span(200, 8, 0, 1)), 0)]);
+        assert_eq!(letters(&span, &filter) == "SP200", passes, "{filter:?}");
+    }
+
+    // An empty flush behind a write to sector 0 that was queued earlier.
+    let mut cpu = stream(0);
+    for (record, queue) in [(span(150, 0, 4096, 1), 100), (span(200, 0, 0, 1), 160)] {
+        cpu.event(record)
+            .times(Times::new(queue, 170.min(record.time), 0, 100, 0));
+    }
+    let flush = of(cpu);
+    assert_eq!(letters(&flush, &sized(4096)), "SP150");
+    assert_eq!(letters(&flush, &part(2048, 4095)), "SP200");
+    assert_eq!(letters(&flush, &touching(0, 7)), "SP150");
 }

@@ -657,38 +657,51 @@ fn the_end_of_a_sequence_alone() {
     }
 }
 
-/// A zone that is reset has no bytes either, and nothing is flushed.
+/// A zone that is opened, closed, finished or reset has no bytes either, and nothing is flushed: it is an I/O, and not
+/// the end of a write that was complete before under the same tag, or whose bio's address ends in the same bits.
 #[test]
 fn zone_management_is_no_flush() {
-    const RESET: u32 = 15;
-    let spans = source(&[(span(200, 8, 0, RESET, 5), times(100, 110, 0))]);
-    let events = trace(
-        [
-            (100, Queue, 0x1234, 0),
-            (110, Issue, 5, 0),
-            (200, Complete, 5, 0x1234),
-        ]
-        .map(|(time, action, id, head)| {
-            let record = event(action, time, 8, 0, RESET, id);
-            match action {
-                Complete => Record {
-                    who: Record::pack_complete(action, 0, head),
-                    ..record
-                },
-                _ => record,
-            }
-        })
-        .iter()
-        .map(|record| (0, record, None)),
-    );
-    for source in [spans, events] {
-        let (requests, ios, counts) = track(&source);
-        assert_eq!((requests.len(), ios.len()), (1, 1));
-        assert_eq!(
-            (ios[0].queue_ns, ios[0].issue_ns, ios[0].complete_ns),
-            (1100, Some(1110), 1200)
-        );
-        assert_eq!(counts, Counts::default());
+    let (before, bio) = (0x1_1234, 0x2_1234);
+    for op in [11, 13, 15, 17, 19] {
+        let fua = WRITE | FUA | SYNC;
+        let events = [
+            event(Queue, 10, 64, 4096, fua, before),
+            event(Issue, 20, 64, 4096, fua, 5),
+            complete(30, 64, 4096, fua, 5, before),
+            event(Queue, 100, 8, 0, op, bio),
+            event(Issue, 110, 8, 0, op, 5),
+            complete(200, 8, 0, op, 5, bio),
+        ];
+        let events = trace(events.iter().map(|record| (0, record, None)));
+        let spans = source(&[
+            (span(30, 64, 4096, fua, 5), times(10, 20, 0)),
+            (span(200, 8, 0, op, 5), times(100, 110, 0)),
+        ]);
+        for source in [events, spans] {
+            let (requests, ios, counts) = track(&source);
+            let issues: Vec<_> = requests.iter().map(|request| request.issue_ns).collect();
+            assert_eq!(issues, [1020, 1110]);
+            let times = |io: &IoSpan| (io.queue_ns, io.issue_ns, io.complete_ns);
+            let ios: Vec<_> = ios.iter().map(times).collect();
+            let expected = [(1010, Some(1020), 1030), (1100, Some(1110), 1200)];
+            assert_eq!(ios, expected);
+            assert_eq!(counts, Counts::default());
+            let totals = &Stats::of(&source).devices[0].totals;
+            let kinds = (totals.reads, totals.writes, totals.flushes, totals.discards);
+            assert_eq!((totals.ios, kinds), (2, (0, 1, 0, 0)));
+        }
+
+        // Nor is one whose own stamp was lost.
+        let missed = source(&[
+            (span(30, 64, 4096, fua, 5), times(10, 20, 0)),
+            (span(200, 8, 0, op, 5), times(0, 110, MISSED)),
+        ]);
+        let expected = Counts {
+            missed: 1,
+            ..Counts::default()
+        };
+        assert_eq!(track(&missed).2, expected);
+        assert_eq!(Stats::of(&missed).devices[0].totals.ios, 2);
     }
 }
 

@@ -5,7 +5,8 @@
 mod common;
 
 use blkrelay_format::{
-    abi, Action, Chunks, CpuCounters, End, Record, RemapFrom, Stop, SubbufBuilder, Times, Trailer,
+    abi, Action, Chunks, Clock, CpuCounters, End, Record, RemapFrom, Stop, SubbufBuilder, Times,
+    Trailer,
 };
 use blkrelay_trace::{Cause, Item, Source};
 use common::*;
@@ -227,10 +228,6 @@ fn spans() {
             "a front part that tell of a Q",
         ),
         (
-            Times::new(10, 15, 2_000_000, 100, 0),
-            "complete before they were allocated",
-        ),
-        (
             Times::new(10, 0, 1, 100, bio),
             "a bio that tell of an allocation",
         ),
@@ -257,16 +254,6 @@ fn spans() {
         let counted = found[0].contains(": 2 spans ");
         assert!(counted || text.starts_with("events of"), "{found:?}");
     }
-    // 4 KiB are eight sectors, of as many bios at most.
-    for (bios, findings) in [(8, 0), (9, 1)] {
-        let merged = Record {
-            who: Record::pack_complete(Action::Span, 0, bios),
-            ..span(20)
-        };
-        let found = of(&[(merged, Times::new(10, 15, 0, 100, 0))]);
-        assert_eq!(found.len(), findings, "{found:?}");
-    }
-
     let mut cpu = stream(0);
     cpu.event(span(10))
         .event(queue(11))
@@ -278,6 +265,117 @@ fn spans() {
     assert_eq!(of("no times record behind a span"), 2, "{found:?}");
     assert_eq!(of("a times record without a span"), 1, "{found:?}");
     assert_eq!(found.len(), 3, "{found:?}");
+}
+
+/// The findings about spans of so many bios.
+fn findings_of(mut cpu: SubbufBuilder, spans: &[(Record, u32, Times)]) -> Vec<String> {
+    for (record, bios, times) in spans {
+        let who = Record::pack_complete(Action::Span, 0, *bios);
+        cpu.event(Record { who, ..*record }).times(*times);
+    }
+    let bytes = cpu.finish();
+    findings(file(&[bytes], &[&cpu]))
+}
+
+/// CLOCK_MONOTONIC is 1000 ns ahead at the anchor, and runs on by at most an eighth more than the trace's clock has,
+/// and a millisecond.
+#[test]
+fn a_span_is_allocated_before_it_is_issued() {
+    let issue = 8_000_000;
+    let later = issue + 80_000_000;
+    let slack = 1_000_000;
+    let of = |op, bios, times| {
+        let record = event(Action::Span, later, 8, 4096, op, 7);
+        findings_of(stream(0), &[(record, bios, times)])
+    };
+    let text = "1 spans of requests that were issued or complete before they were allocated";
+    let is_found = |found: Vec<String>| match &found[..] {
+        [] => false,
+        [one] => one.contains(text),
+        _ => panic!("{found:?}"),
+    };
+    let none = abi::BLKRELAY_TIMES_MISSED as u16;
+    let latest = 8_001_000 + 1_000_000 + slack;
+    for (alloc, wrong) in [(0, false), (latest, false), (latest + 1, true)] {
+        assert_eq!(
+            is_found(of(READ, 1, Times::new(10, issue, alloc, 100, 0))),
+            wrong
+        );
+        // A flush's own request, and a driver's command.
+        assert_eq!(
+            is_found(of(FLUSH, 0, Times::new(0, issue, alloc, 0, 0))),
+            wrong
+        );
+        assert_eq!(
+            is_found(of(34, 1, Times::new(0, issue, alloc, 0, none))),
+            wrong
+        );
+    }
+    // 88 ms behind the anchor: 11 ms more at most.
+    let latest = 88_001_000 + 11_000_000 + slack;
+    for (alloc, wrong) in [(latest, false), (latest + 1, true)] {
+        assert_eq!(
+            is_found(of(READ, 1, Times::new(10, 0, alloc, 100, 0))),
+            wrong
+        );
+    }
+
+    // It was issued before this sub-buffer's anchor. Who knows how long the machine has slept since.
+    let mut cpu = stream(0);
+    cpu.anchor(issue + 1, 1_000);
+    let record = event(Action::Span, issue + 1, 8, 4096, READ, 7);
+    let of = |alloc| {
+        let times = Times::new(10, issue, alloc, 100, 0);
+        findings_of(cpu.clone(), &[(record, 1, times)])
+    };
+    assert!(!is_found(of(1_001_000)));
+    assert!(is_found(of(1_001_001)));
+
+    // Two ticks a nanosecond: 4 ms.
+    let mut cpu = SubbufBuilder::new(ID, 0, Clock::Tsc, 2_000_000);
+    cpu.anchor(0, 1000);
+    names(&mut cpu);
+    let record = event(Action::Span, later, 8, 4096, READ, 7);
+    let latest = 4_001_000 + 500_000 + slack;
+    for (alloc, wrong) in [(latest, false), (latest + 1, true)] {
+        let times = Times::new(10, issue, alloc, 100, 0);
+        let found = findings_of(cpu.clone(), &[(record, 1, times)]);
+        assert_eq!(is_found(found), wrong);
+    }
+
+    // An anchor that is none (BLKRELAY_SUBBUF_ANCHOR_BAD, in the header's flags).
+    cpu.event(record)
+        .times(Times::new(10, issue, u64::MAX, 100, 0));
+    let mut bytes = cpu.finish();
+    bytes[14] |= 1;
+    assert!(!is_found(findings(file(&[bytes], &[&cpu]))));
+}
+
+/// 4 KiB are eight sectors, of as many bios at most; of a bio whose beginning is done the last bytes may be left.
+#[test]
+fn a_bio_has_a_sector() {
+    const DRV_IN: u32 = 34;
+    let text = "1 spans of more bios than sectors";
+    for (op, bytes, bios, wrong) in [
+        (READ, 4096, 8, false),
+        (READ, 4096, 9, true),
+        (DISCARD, 4096, 8, false),
+        (DISCARD, 4096, 9, true),
+        (READ, 513, 2, false),
+        (READ, 513, 3, true),
+        // The end of a flush sequence.
+        (WRITE, 0, 1, false),
+        (DRV_IN, 36, 3, false),
+    ] {
+        let record = event(Action::Span, 20, 8, bytes, op, 7);
+        let found = findings_of(stream(0), &[(record, bios, Times::new(10, 15, 0, 100, 0))]);
+        assert_eq!(
+            found.len(),
+            usize::from(wrong),
+            "{bios} of {bytes}: {found:?}"
+        );
+        assert!(!wrong || found[0].contains(text), "{found:?}");
+    }
 }
 
 /// Everything that a reader could take from a file.
