@@ -27,6 +27,13 @@ only() {
 	done
 }
 
+# module_only: only the module's own
+module_only() {
+	# shellcheck disable=SC2046 # its line: name, size, users, who, state, where
+	set -- $(grep '^blkrelay ' /proc/modules)
+	only "$6" "$(printf '0x%x' $(($6 + $2)))"
+}
+
 # each AFTER CALL...: does the call with its first, second... allocation failing until it makes no more; AFTER
 # is run after each, and finds in GOT what came of it
 each() {
@@ -116,6 +123,15 @@ after_online() {
 	echo "start devices=$MINE subbuf_size=4096 subbufs=4" >$DIR/control
 }
 
+# The disk that came is there, and its reads have spans, with an issue or without.
+after_disk() {
+	[ "${GOT#* }" = ok ] || fail "$GOT at $nth: the trace kept a disk from coming"
+	was=$(total)
+	blkrelay-guest io --dev /dev/new --direct --count 25 || fail "io"
+	[ $(($(total) - was)) -ge 25 ] || fail "$GOT: $(($(total) - was)) spans instead of 25"
+	echo 0 >$NEW/power
+}
+
 # What is sought here is no race: the time is better spent on more allocations.
 REST=1500000
 load_start
@@ -125,7 +141,8 @@ result of=insmod allocations=$nth tried=$tried refused=$refused
 insmod $MODULE
 for words in "devices=all" "devices=$MINE,$(cat /sys/block/la/dev) events=all detail=1" \
 	"devices=all op=read,write sector=0-1000000 size=512-1048576 cgroup=1" \
-	"devices=all mode=overwrite on_error=1 slower_us=100000"; do
+	"devices=all mode=overwrite on_error=1 slower_us=100000" \
+	"devices=all span=1" "devices=$MINE span=1 mode=overwrite slower_us=100000"; do
 	each after_start write $DIR/control "start subbuf_size=4096 subbufs=2 $words"
 	works
 	result of=start allocations=$nth tried=$tried refused=$refused
@@ -136,6 +153,19 @@ each after_filter write $DIR/control "filter devices=$MINE op=read,write sector=
 result of=filter allocations=$nth tried=$tried refused=$refused
 each after_stop write $DIR/control stop
 result of=stop allocations=$nth tried=$tried refused=$refused
+echo stop >$DIR/control
+
+# What a trace of spans adds to the coming of a disk must not keep it away.
+NEW=/sys/kernel/config/nullb/new
+null_disk new
+echo 0 >$NEW/power
+echo "start devices=all span=1 subbuf_size=65536 subbufs=16" >$DIR/control || fail "start: $(status error)"
+module_only
+each after_disk write $NEW/power 1
+only 0 0xffffffffffffffff
+result of=disk allocations=$nth tried=$tried
+[ "$tried" -ge 1 ] || fail "no allocation for a disk: nothing is proved about it"
+rmdir $NEW
 echo stop >$DIR/control
 unloaded
 
@@ -149,9 +179,7 @@ echo "start devices=$MINE subbuf_size=4096 subbufs=4" >$DIR/control || fail "sta
 each after_online write $ONLINE 1
 result of=cpu allocations=$nth refused=$refused bufferless=$bufferless
 bufferless=0
-# shellcheck disable=SC2046 # a module's line: name, size, users, who, state, where
-set -- $(grep '^blkrelay ' /proc/modules)
-only "$6" "$(printf '0x%x' $(($6 + $2)))"
+module_only
 each after_online write $ONLINE 1
 only 0 0xffffffffffffffff
 result of=cpu_module allocations=$nth refused=$refused bufferless=$bufferless

@@ -96,10 +96,13 @@ load_stop() {
 	[ ! -e /tmp/load.failed ] || fail "the load: $(cat /tmp/load.failed)"
 }
 
-# disturbed COMMAND...: traces COUNT reads of "mine" while the command is done over and over. Each sector is
-# read once, so each record must be there once.
+SPAN=
+
+# disturbed COMMAND...: traces COUNT reads of "mine" while the command is done over and over; every second time their
+# spans. Each sector is read once, so each record must be there once.
 disturbed() {
-	record_start /tmp/trace.blkr --force -d /dev/mine --subbuf-size 65536 --subbufs 16
+	record_start /tmp/trace.blkr --force -d /dev/mine --subbuf-size 65536 --subbufs 16 $SPAN
+	if [ -z "$SPAN" ]; then SPAN=--span; else SPAN=; fi
 	blkrelay-guest io --dev /dev/mine --direct --count "$COUNT" &
 	io=$!
 	while kill -0 $io 2>/dev/null; do

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0
 # Disks are removed while they are used and traced, and come back under the same name: null_blk through
-# configfs, and a SCSI disk through sysfs. Traced as one of a list and as one of all. What another disk did
-# meanwhile is there, each event once; of all, each disk that came is told from those before it.
+# configfs, and a SCSI disk through sysfs. Traced as one of a list and as one of all, by events and by spans. What
+# another disk did meanwhile is there, each event once; of all, each disk that came is told from those before it.
 #
 # Conditions are given in quotes to be evaluated later.
 # shellcheck disable=SC1091,SC2016,SC2153
@@ -97,18 +97,24 @@ while [ $n -lt "$LAB_COUNT" ]; do
 	progress $n "$LAB_COUNT"
 	n=$((n + 1))
 	rm -f /tmp/came
-	if [ $((n % 3)) = 0 ]; then
+	case $((n % 4)) in
+	2 | 3) span=--span ;;
+	*) span= ;;
+	esac
+	if [ $((n % 4)) = 3 ] || [ $((n % 4)) = 0 ]; then
+		list=yes
 		# One of a list: it has to be there when the trace starts.
 		null_disk gone irqmode=1
 		wait_for '[ -b /dev/gone ]'
 		record_start /tmp/trace.blkr --force -d /dev/mine -d /dev/gone \
-			--subbuf-size 65536 --subbufs 32
+			--subbuf-size 65536 --subbufs 32 $span
 		use gone
 		used gone
 		rmdir /sys/kernel/config/nullb/gone
 		wait $USING || true
 	else
-		record_start /tmp/trace.blkr --force --subbuf-size 262144 --subbufs 32
+		list=
+		record_start /tmp/trace.blkr --force --subbuf-size 262144 --subbufs 32 $span
 	fi
 	blkrelay-guest io --dev /dev/mine --direct --count $COUNT &
 	io=$!
@@ -121,7 +127,7 @@ while [ $n -lt "$LAB_COUNT" ]; do
 	record_stop
 	$BLKRELAY verify /tmp/trace.blkr >/tmp/verify || fail "round $n: $(cat /tmp/verify)"
 	blkrelay-guest once --others /tmp/trace.blkr --count $COUNT /dev/mine >/dev/null || fail "round $n"
-	[ $((n % 3)) != 0 ] || continue
+	[ -z "$list" ] || continue
 	told
 	# shellcheck disable=SC2086 # a number and a sequence number each
 	[ "$(queue_of $before)" = "$(queue_of $after)" ] ||

@@ -161,8 +161,8 @@ pub fn totals(trace: &Path) -> Result<BTreeMap<u32, (u64, u64)>> {
 }
 
 /// Demands that a trace holds the life of each of `count` requests of 4 KiB, one after the other from the
-/// start of each device: Q, G, D and C once each, in this order, and nothing else; with `others`, nothing else
-/// of these devices.
+/// start of each device: Q, G, D and C once each, in this order, or one span, and nothing else; with `others`,
+/// nothing else of these devices. Each span has its D, and if no other device is traced its Q.
 ///
 /// # Errors
 ///
@@ -170,12 +170,16 @@ pub fn totals(trace: &Path) -> Result<BTreeMap<u32, (u64, u64)>> {
 pub fn once(trace: &Path, devices: &[Dev], count: u64, others: bool) -> Result<u64> {
     let source = open_undamaged(trace)?;
     let mut next: BTreeMap<(Dev, u64), usize> = BTreeMap::new();
-    let life = [
-        Action::Queue,
-        Action::GetRq,
-        Action::Issue,
-        Action::Complete,
-    ];
+    let life = if source.meta().options.start.contains(" span=1") {
+        &[Action::Span][..]
+    } else {
+        &[
+            Action::Queue,
+            Action::GetRq,
+            Action::Issue,
+            Action::Complete,
+        ]
+    };
     let mut events = 0;
     let mut last: BTreeMap<u32, u64> = BTreeMap::new();
     for item in source.events() {
@@ -209,6 +213,10 @@ pub fn once(trace: &Path, devices: &[Dev], count: u64, others: bool) -> Result<u
             place.1,
             place.0
         );
+        if let Some(times) = e.times() {
+            let known = times.issue_ns().is_some() && (others || times.queue_ns().is_some());
+            ensure!(known, "sector {} of {}: {times:?}", place.1, place.0);
+        }
         *step += 1;
         events += 1;
     }

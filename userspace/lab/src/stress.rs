@@ -67,7 +67,7 @@ const SCENARIOS: &[Scenario] = &[
         name: "remove",
         title: "disks removed and back under load",
         job: include_str!("../../../qemu/tests/remove.sh"),
-        short: form(&["LAB_COUNT=3"], 900),
+        short: form(&["LAB_COUNT=4"], 900),
         long: form(&["LAB_COUNT=60"], 10800),
         expected: &[],
     },
