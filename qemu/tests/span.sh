@@ -14,7 +14,7 @@ io() {
 	blkrelay-guest io "$@" || fail "io $*"
 }
 refused() {
-	if echo "$1" >$DEBUGFS/blkrelay/control 2>/dev/null; then fail "taken: $1"; fi
+	if echo "$1" >$DIR/control 2>/dev/null; then fail "taken: $1"; fi
 }
 
 insmod $MODULE
@@ -105,10 +105,75 @@ if dmsetup targets | grep -q ^multipath; then
 	dmsetup remove --noudevsync multi
 fi
 
+# What a driver sends for itself is issued and complete, but nobody has queued it. Only the kernels of the stress tests
+# have such a disk.
+if [ -b /dev/sda ]; then
+	record_start /tmp/sda.blkr --span -d /dev/sda
+	io --dev /dev/sda --direct --count 50
+	echo 1 >/sys/block/sda/device/rescan
+	record_stop
+	$BLKRELAY verify /tmp/sda.blkr
+	$BLKRELAY dump /tmp/sda.blkr >/tmp/sda.txt
+	# Without a place: bytes stand there.
+	awk '$6 == "SP" && !/ [+] [0-9]+ / { n++; if (!/ d2c=/ || / q2c=| missed/) bad = 1 }
+		END { exit bad || n < 1 }' /tmp/sda.txt || fail "passthrough: $(cat /tmp/sda.txt)"
+	[ "$(grep -c ' SP .* + .* q2c=.* d2c=' /tmp/sda.txt)" = 50 ] || fail "not 50 reads: $(cat /tmp/sda.txt)"
+fi
+
+control() {
+	echo "$1" >$DIR/control || fail "$1: $(status error)"
+}
+
 # A flight recorder of spans, which a slow I/O stops.
-echo "start devices=$(cat /sys/block/plain/dev) span=1 mode=overwrite slower_us=100" >$DEBUGFS/blkrelay/control
+control "start devices=$(cat /sys/block/plain/dev) span=1 mode=overwrite slower_us=100"
 io --dev $PLAIN --direct --count 10
 wait_for '[ "$(status state)" = frozen ]'
 [ "$(status cause)" = slow ] || fail "frozen by $(status cause)"
-echo stop >$DEBUGFS/blkrelay/control
+control stop
+
+# What is under way when filters change, or the recorder is armed, has neither Q nor issue, and pulls no trigger.
+null_disk slow irqmode=2 completion_nsec=400000000
+SLOW=$(cat /sys/block/slow/dev)
+under_way() {
+	blkrelay-guest io --dev /dev/slow --direct --count 1 &
+	IO=$!
+	wait_for "[ \"\$(tr -s ' ' </sys/block/slow/inflight)\" = ' 1 0' ]"
+}
+record_start /tmp/slow.blkr --span -d /dev/slow
+under_way
+control "filter devices=$SLOW"
+wait $IO || fail "io"
+io --dev /dev/slow --direct --count 1
+record_stop
+$BLKRELAY verify /tmp/slow.blkr
+$BLKRELAY dump /tmp/slow.blkr | awk '$6 == "SP" { print / q2c=/ + 0, / d2c=/ + 0, / missed/ + 0 }' >/tmp/slow.txt
+[ "$(tr '\n' , </tmp/slow.txt)" = '0 0 1,1 1 0,' ] || fail "a filter's change: $(cat /tmp/slow.txt)"
+
+control "start devices=$SLOW span=1 mode=overwrite slower_us=100000"
+control freeze
+under_way
+control arm
+wait $IO || fail "io"
+quiet slow
+[ "$(status state)" = running ] || fail "what began before arm has frozen it"
+io --dev /dev/slow --direct --count 1
+wait_for '[ "$(status state)" = frozen ]'
+control stop
+
+# Disks come while traces of spans of all of them begin, end and are closed.
+NEW=/sys/kernel/config/nullb/new
+null_disk new
+touch /tmp/busy
+while [ -e /tmp/busy ]; do
+	echo 0 >$NEW/power
+	echo 1 >$NEW/power
+done &
+n=0
+while [ $n -lt 20 ]; do
+	control "start devices=all span=1 subbuf_size=4096 subbufs=2"
+	control stop
+	n=$((n + 1))
+done
 rmmod blkrelay
+rm /tmp/busy
+wait
