@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: GPL-2.0
+//! `blkparse` over per-CPU files: events as text, counts at the end, and the merged records.
+//!
+//! Function names in comments are those of blktrace 1.3.0's `blkparse.c` and `blkparse_fmt.c`.
+
+mod format;
+mod line;
+mod stats;
+mod task;
+
+use crate::input::{self, Ahead, Fault, Merge, Record, Stream};
+use format::Formats;
+use line::Line;
+use stats::{Counts, Device};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use task::Tasks;
+
+pub use format::FormatError;
+
+/// What blkparse is asked for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The traces: `X` or `DIR/X` of `X.blktrace.N`; a file's own name will do.
+    pub inputs: Vec<PathBuf>,
+    /// `-D`: where the files are.
+    pub directory: Option<PathBuf>,
+    /// `-a`, `-A`: categories of which an event must have one.
+    pub mask: u32,
+    /// `-b`: records of a file that are read ahead.
+    pub batch: usize,
+    /// `-f`: how each event is shown, unless `formats` says otherwise.
+    pub format: Option<Vec<u8>>,
+    /// `-F`: how events of an action are shown.
+    pub formats: Vec<(u8, Vec<u8>)>,
+    /// `-O` turned round: text is wanted.
+    pub text: bool,
+    /// `-q` turned round: counts of devices and CPUs.
+    pub counts: bool,
+    /// `-s`: counts of programs.
+    pub programs: bool,
+    /// `-h`: programs by their name.
+    pub by_name: bool,
+    /// `-w`: from here, ns of the trace,
+    pub from: u64,
+    /// to here.
+    pub to: u64,
+    /// `-M` turned round: messages go to the binary output.
+    pub messages: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            inputs: Vec::new(),
+            directory: None,
+            mask: u32::MAX,
+            batch: 512,
+            format: None,
+            formats: Vec::new(),
+            text: true,
+            counts: true,
+            programs: false,
+            by_name: false,
+            from: 0,
+            to: u64::MAX,
+            messages: true,
+        }
+    }
+}
+
+/// Where what is printed goes.
+pub struct Outputs<'a> {
+    /// Events and counts: standard output, or `-o`.
+    pub text: &'a mut dyn Write,
+    /// The merged records, `-d`.
+    pub binary: Option<&'a mut dyn Write>,
+    /// What is said of the files: standard output.
+    pub said: &'a mut dyn Write,
+    /// What is wrong.
+    pub errors: &'a mut dyn Write,
+}
+
+/// What was printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Whether everything in the files was used.
+    pub whole: bool,
+}
+
+/// What is known while records are read ahead.
+struct Known<'a> {
+    tasks: Tasks,
+    /// Realtime at the start, seconds and ns, and CLOCK_MONOTONIC then.
+    start: Option<(i64, i64, u64)>,
+    names: Vec<PathBuf>,
+    /// Records about the trace, as they were met, for the binary output.
+    binary: Option<Vec<u8>>,
+    errors: &'a mut dyn Write,
+    faults: u64,
+}
+
+impl Ahead for Known<'_> {
+    fn notify(&mut self, record: &Record, pdu: &[u8]) {
+        match record.kind() {
+            input::PROCESS => self.tasks.learn(record.pid, pdu),
+            input::TIMESTAMP if pdu.len() == 8 => {
+                let word = |at: usize| {
+                    let bytes = pdu.get(at..at + 4).and_then(|b| b.try_into().ok());
+                    i64::from(u32::from_ne_bytes(bytes.unwrap_or_default()))
+                };
+                self.start = Some((word(0), word(4), record.time));
+            }
+            _ => {}
+        }
+        if let Some(binary) = &mut self.binary {
+            format::encode(binary, record, pdu);
+        }
+    }
+
+    fn fault(&mut self, stream: usize, fault: Fault) {
+        self.faults += 1;
+        let name = self
+            .names
+            .get(stream)
+            .map_or_else(Default::default, |n| n.display().to_string());
+        // It cannot be said any better if the errors' own output fails.
+        let _ = match fault {
+            Fault::Magic(magic) => writeln!(
+                self.errors,
+                "{name}: bad trace magic {magic:x}: the rest of it is left out"
+            ),
+            Fault::Version(version) => writeln!(
+                self.errors,
+                "{name}: unsupported trace version {version:x}: the rest of it is left out"
+            ),
+            Fault::Cpu(cpu) => writeln!(self.errors, "{name}: a record of CPU {cpu} is left out"),
+            Fault::Cut => writeln!(self.errors, "{name}: ends within a record"),
+        };
+    }
+}
+
+/// Text that is collected and written in large pieces.
+const PIECE: usize = 1 << 20;
+
+/// Prints.
+///
+/// # Errors
+///
+/// If a file cannot be read, or an output not be written.
+pub fn run(options: &Options, outputs: Outputs<'_>) -> io::Result<Summary> {
+    let Outputs {
+        text,
+        mut binary,
+        said,
+        errors,
+    } = outputs;
+    let mut known = Known {
+        tasks: Tasks::default(),
+        start: None,
+        names: Vec::new(),
+        binary: binary.is_some().then(Vec::new),
+        errors,
+        faults: 0,
+    };
+    let mut merge = Merge::new(options.batch);
+    let mut devices: Vec<Device> = Vec::new();
+    for path in &options.inputs {
+        let base = base(path, options.directory.as_deref());
+        let name = base
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let files = input::files(&base)?;
+        if files.is_empty() {
+            let none = format!("No input files found for {name}");
+            return Err(io::Error::new(io::ErrorKind::NotFound, none));
+        }
+        for (cpu, path) in files {
+            let file = File::open(&path)?;
+            if file.metadata()?.len() == 0 {
+                continue;
+            }
+            writeln!(said, "Input file {} added", path.display())?;
+            known.names.push(path);
+            merge.add(Stream::new(file, devices.len(), cpu), &mut known)?;
+        }
+        devices.push(Device::new(name));
+    }
+    let genesis = merge.peek().map_or(0, |(record, ..)| record.time);
+    let mut parse = Parse {
+        options,
+        genesis,
+        formats: Formats::new(options)?,
+        devices,
+        programs: BTreeMap::new(),
+        line: Line::new(PIECE),
+        strange: Vec::new(),
+    };
+    let mut ended = false;
+    while let Some((record, stream, pdu)) = merge.peek() {
+        let (record, device, cpu) = (*record, stream.trace, stream.cpu);
+        ended = !parse.event(record, device, cpu, pdu, &mut known)?;
+        if ended {
+            break;
+        }
+        merge.take(&mut known)?;
+        if parse.line.len() >= PIECE {
+            text.write_all(parse.line.as_bytes())?;
+            parse.line.clear();
+        }
+        if let (Some(out), Some(bytes)) = (&mut binary, &mut known.binary) {
+            if bytes.len() >= PIECE {
+                out.write_all(bytes)?;
+                bytes.clear();
+            }
+        }
+    }
+    if let (Some(out), Some(bytes)) = (binary, &known.binary) {
+        out.write_all(bytes)?;
+        out.flush()?;
+    }
+    if options.text {
+        parse.summary(&known);
+    }
+    text.write_all(parse.line.as_bytes())?;
+    text.flush()?;
+    for what in &parse.strange {
+        writeln!(known.errors, "{what}")?;
+    }
+    let _ = ended;
+    Ok(Summary {
+        whole: known.faults == 0,
+    })
+}
+
+/// `DIR/X` without what tells the file of a CPU.
+fn base(path: &Path, directory: Option<&Path>) -> PathBuf {
+    let name = path.as_os_str().as_encoded_bytes();
+    let end = name
+        .windows(10)
+        .position(|w| w == b".blktrace.")
+        .unwrap_or(name.len());
+    let text = String::from_utf8_lossy(&name[..end]).into_owned();
+    match directory {
+        Some(directory) if path.parent().is_none_or(|p| p.as_os_str().is_empty()) => {
+            directory.join(text)
+        }
+        _ => PathBuf::from(text),
+    }
+}
+
+struct Parse<'a> {
+    options: &'a Options,
+    /// Time of the first record.
+    genesis: u64,
+    formats: Formats,
+    devices: Vec<Device>,
+    programs: BTreeMap<u32, Counts>,
+    /// What is to be written.
+    line: Line,
+    strange: Vec<String>,
+}
+
+impl Parse<'_> {
+    /// Takes an event. False if it is behind the interval that is asked for.
+    #[inline]
+    fn event(
+        &mut self,
+        mut record: Record,
+        device: usize,
+        cpu: u32,
+        pdu: &[u8],
+        known: &mut Known<'_>,
+    ) -> io::Result<bool> {
+        record.time = record.time.wrapping_sub(self.genesis);
+        let dev = &mut self.devices[device];
+        dev.cpu(cpu).elements += 1;
+        if record.time > self.options.to {
+            return Ok(false);
+        }
+        dev.last = record.time;
+        let mask = u64::from(self.options.mask) << 16;
+        // The categories of zoned devices are beyond what can be asked for: they pass with all.
+        let asked = if self.options.mask == u32::MAX {
+            u64::MAX << 16
+        } else {
+            mask
+        };
+        if record.action & asked == 0 || record.time < self.options.from {
+            return Ok(true);
+        }
+        if self.options.text {
+            let out = &mut self.line;
+            if record.kind() == input::MESSAGE {
+                format::message(out, &record, cpu, pdu);
+            } else if let Some(act) = stats::account(
+                dev,
+                cpu,
+                &record,
+                self.options.programs.then_some(&mut self.programs),
+            ) {
+                let shown = format::Shown {
+                    act,
+                    record: &record,
+                    cpu,
+                    pdu,
+                    tasks: &known.tasks,
+                    start: known.start,
+                    genesis: self.genesis,
+                };
+                let to = self.formats.show(out, &shown)?;
+                // `process_default()` has it that way, and the binary output sees it.
+                record.device = to;
+            } else if self.strange.len() < 10 {
+                self.strange.push(format!("Bad action {:x}", record.action));
+            }
+        }
+        if dev.events == 0 {
+            dev.first = record.time;
+        }
+        dev.events += 1;
+        if let Some(binary) = &mut known.binary {
+            if self.options.messages || record.kind() != input::MESSAGE {
+                format::encode(binary, &record, pdu);
+            }
+        }
+        Ok(true)
+    }
+
+    fn summary(&mut self, known: &Known<'_>) {
+        if self.options.programs {
+            stats::programs(
+                &mut self.line,
+                &self.programs,
+                &known.tasks,
+                self.options.by_name,
+            );
+        }
+        if self.options.counts {
+            for (n, device) in self.devices.iter().enumerate() {
+                if n > 0 {
+                    self.line.text(b"\n");
+                }
+                device.print(&mut self.line);
+            }
+        }
+    }
+}

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Counts of devices and CPUs, and how they are printed.
+
+use super::line::Line;
+use super::task::Tasks;
+use crate::input::Record;
+use std::collections::BTreeMap;
+use std::io::Write;
+
+/// Categories (`BLK_TC_*`).
+pub(super) mod tc {
+    pub(in super::super) const WRITE: u64 = 1 << 1;
+    pub(in super::super) const FLUSH: u64 = 1 << 2;
+    pub(in super::super) const SYNC: u64 = 1 << 3;
+    pub(in super::super) const PC: u64 = 1 << 9;
+    pub(in super::super) const AHEAD: u64 = 1 << 11;
+    pub(in super::super) const META: u64 = 1 << 12;
+    pub(in super::super) const DISCARD: u64 = 1 << 13;
+    pub(in super::super) const FUA: u64 = 1 << 15;
+}
+
+/// A number of events and their bytes: whole KiB, and what was left of each.
+#[derive(Clone, Copy, Debug, Default)]
+struct Amount {
+    events: u64,
+    kib: u64,
+    rest: u64,
+}
+
+impl Amount {
+    fn add(&mut self, bytes: u32) {
+        self.events += 1;
+        self.kib = self.kib.wrapping_add(u64::from(bytes >> 10));
+        self.rest = self.rest.wrapping_add(u64::from(bytes & 1023));
+    }
+
+    /// A requeue takes back an issue's bytes, not its count.
+    fn take_back(&mut self, bytes: u32) {
+        self.kib = self.kib.wrapping_sub(u64::from(bytes >> 10));
+        self.rest = self.rest.wrapping_sub(u64::from(bytes & 1023));
+    }
+
+    fn sum(&mut self, other: &Amount) {
+        self.events += other.events;
+        self.kib = self.kib.wrapping_add(other.kib);
+        self.rest = self.rest.wrapping_add(other.rest);
+    }
+
+    fn kib(&self) -> u64 {
+        self.kib.wrapping_add(self.rest >> 10)
+    }
+}
+
+/// Of file systems' requests, or of commands (PC); reads and writes each.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kinds {
+    queued: [Amount; 2],
+    issued: [Amount; 2],
+    requeued: [u64; 2],
+    completed: [Amount; 2],
+    merged: [Amount; 2],
+}
+
+/// Counts of a CPU, or of a program.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) elements: u64,
+    fs: Kinds,
+    pc: Kinds,
+    unplugs: u64,
+    timer_unplugs: u64,
+}
+
+/// Of one trace.
+#[derive(Debug)]
+pub(super) struct Device {
+    name: String,
+    cpus: Vec<Counts>,
+    pub(super) events: u64,
+    /// Time of the first event that is shown, and of the last that was seen.
+    pub(super) first: u64,
+    pub(super) last: u64,
+    depth: [u32; 2],
+    deepest: [u32; 2],
+}
+
+impl Device {
+    pub(super) fn new(name: String) -> Device {
+        Device {
+            name,
+            cpus: Vec::new(),
+            events: 0,
+            first: 0,
+            last: 0,
+            depth: [0; 2],
+            deepest: [0; 2],
+        }
+    }
+
+    #[inline]
+    pub(super) fn cpu(&mut self, cpu: u32) -> &mut Counts {
+        let index = cpu as usize;
+        if index >= self.cpus.len() {
+            self.cpus.resize_with(index + 1, Counts::default);
+        }
+        &mut self.cpus[index]
+    }
+
+    /// As `show_device_and_cpu_stats()`.
+    pub(super) fn print(&self, out: &mut Line) {
+        let mut total = Counts::default();
+        let mut shown = 0;
+        for (cpu, counts) in self.cpus.iter().enumerate() {
+            if counts.elements == 0 {
+                continue;
+            }
+            total.sum(counts);
+            let title = format!("CPU{cpu} ({}):", self.name);
+            counts.print(out, cut(&title), Some(self.deepest));
+            shown += 1;
+        }
+        if shown > 1 {
+            let title = format!("Total ({}):", self.name);
+            out.text(b"\n");
+            total.print(out, cut(&title), None);
+        }
+        let ms = self.last.wrapping_sub(self.first) / 1_000_000;
+        let rate = |amount: &Amount| {
+            let scaled = amount.kib.wrapping_mul(1000).wrapping_add(amount.rest);
+            scaled.checked_div(ms).unwrap_or(0)
+        };
+        let [reads, writes] = [0, 1].map(|w| rate(&total.fs.completed[w]));
+        text(
+            out,
+            format_args!("\nThroughput (R/W): {reads}KiB/s / {writes}KiB/s\n"),
+        );
+        text(
+            out,
+            format_args!("Events ({}): {} entries\n", self.name, self.events),
+        );
+        // Gaps in the numbers are not looked for where files are read (`check_sequence()`).
+        text(out, format_args!("Skips: 0 forward (0 - {:5.1}%)\n", 0.0));
+    }
+}
+
+/// `snprintf()` into `char line[3 + 8 + 2 + 32 + 3]`, less one.
+fn cut(title: &str) -> &str {
+    let mut end = title.len().min(46);
+    while !title.is_char_boundary(end) {
+        end -= 1;
+    }
+    &title[..end]
+}
+
+fn text(out: &mut Line, arguments: std::fmt::Arguments<'_>) {
+    // It takes everything.
+    let _ = out.write_fmt(arguments);
+}
+
+/// As `size_cnv()`: steps of 1000 above a million.
+fn size(mut number: u64, in_kib: bool) -> String {
+    const UNITS: [&str; 5] = ["", "K", "M", "G", "P"];
+    let mut unit = usize::from(in_kib);
+    while number > 1_000_000 && unit < UNITS.len() - 1 {
+        unit += 1;
+        number /= 1000;
+    }
+    format!("{number:8}{}", UNITS[unit])
+}
+
+impl Counts {
+    fn sum(&mut self, other: &Counts) {
+        for (own, other) in [(&mut self.fs, &other.fs), (&mut self.pc, &other.pc)] {
+            for w in [0, 1] {
+                own.queued[w].sum(&other.queued[w]);
+                own.issued[w].sum(&other.issued[w]);
+                own.completed[w].sum(&other.completed[w]);
+                own.merged[w].sum(&other.merged[w]);
+                own.requeued[w] += other.requeued[w];
+            }
+        }
+        self.unplugs += other.unplugs;
+        self.timer_unplugs += other.timer_unplugs;
+    }
+
+    /// As `dump_io_stats()`; without depths of a sum.
+    fn print(&self, out: &mut Line, title: &str, deepest: Option<[u32; 2]>) {
+        let amounts = |out: &mut Line, [read, write]: [&str; 2], of: &[Amount; 2]| {
+            for (name, amount, end) in [(read, &of[0], '\t'), (write, &of[1], '\n')] {
+                let (events, kib) = (size(amount.events, false), size(amount.kib(), true));
+                text(out, format_args!(" {name}{events}, {kib}iB{end}"));
+            }
+        };
+        let numbers = |out: &mut Line, [read, write]: [&str; 2], of: [u64; 2]| {
+            let [reads, writes] = of.map(|number| size(number, false));
+            text(out, format_args!(" {read}{reads}\t\t {write}{writes}\n"));
+        };
+        text(out, format_args!("{title}\n"));
+        amounts(
+            out,
+            ["Reads Queued:    ", "Writes Queued:    "],
+            &self.fs.queued,
+        );
+        amounts(
+            out,
+            ["Read Dispatches: ", "Write Dispatches: "],
+            &self.fs.issued,
+        );
+        numbers(
+            out,
+            ["Reads Requeued:  ", "Writes Requeued:  "],
+            self.fs.requeued,
+        );
+        amounts(
+            out,
+            ["Reads Completed: ", "Writes Completed: "],
+            &self.fs.completed,
+        );
+        amounts(
+            out,
+            ["Read Merges:     ", "Write Merges:     "],
+            &self.fs.merged,
+        );
+        if let Some([read, write]) = deepest {
+            text(
+                out,
+                format_args!(
+                    " Read depth:      {read:8}{:8}\t Write depth:      {write:8}\n",
+                    ' '
+                ),
+            );
+        }
+        let pc = &self.pc;
+        let any = [&pc.queued, &pc.issued, &pc.completed];
+        let any = any.iter().any(|of| of.iter().any(|one| one.events > 0)) || pc.requeued != [0, 0];
+        if any {
+            amounts(out, ["PC Reads Queued: ", "PC Writes Queued: "], &pc.queued);
+            amounts(out, ["PC Read Disp.:   ", "PC Write Disp.:   "], &pc.issued);
+            numbers(
+                out,
+                ["PC Reads Req.:   ", "PC Writes Req.:   "],
+                pc.requeued,
+            );
+            let completed = [0, 1].map(|w| pc.completed[w].events);
+            numbers(out, ["PC Reads Compl.: ", "PC Writes Compl.: "], completed);
+        }
+        text(
+            out,
+            format_args!(
+                " IO unplugs:      {:8}{:8}\t Timer unplugs:    {:8}\n",
+                self.unplugs, ' ', self.timer_unplugs
+            ),
+        );
+    }
+}
+
+/// Counts an event; returns the letters that it is shown with, or nothing for one that blkparse does not show.
+#[inline]
+pub(super) fn account(
+    device: &mut Device,
+    cpu: u32,
+    record: &Record,
+    programs: Option<&mut BTreeMap<u32, Counts>>,
+) -> Option<&'static str> {
+    let w = usize::from(record.has(tc::WRITE));
+    let pc = record.has(tc::PC);
+    match (record.act(), pc) {
+        // can happen if traces are missed: never below zero
+        (6 | 8, _) => device.depth[w] = device.depth[w].saturating_sub(1),
+        (7, _) => {
+            device.depth[w] += 1;
+            device.deepest[w] = device.deepest[w].max(device.depth[w]);
+        }
+        _ => {}
+    }
+    let letters = count(device.cpu(cpu), record, w, pc);
+    if let Some(programs) = programs {
+        count(programs.entry(record.pid).or_default(), record, w, pc);
+    }
+    letters
+}
+
+#[inline]
+fn count(counts: &mut Counts, record: &Record, w: usize, pc: bool) -> Option<&'static str> {
+    let kinds = if pc { &mut counts.pc } else { &mut counts.fs };
+    let bytes = record.bytes;
+    Some(match (record.act(), pc) {
+        (1, false) => {
+            kinds.queued[w].add(bytes);
+            "Q"
+        }
+        (1, true) => {
+            // A read's KiB go where those of file systems stand (`__account_pc_queue()`).
+            kinds.queued[w].events += 1;
+            if w == 1 {
+                kinds.queued[1].kib += u64::from(bytes >> 10);
+            } else {
+                counts.fs.queued[0].kib += u64::from(bytes >> 10);
+            }
+            counts.pc.queued[w].rest += u64::from(bytes & 1023);
+            "Q"
+        }
+        (2, false) => {
+            kinds.merged[w].add(bytes);
+            "M"
+        }
+        (3, false) => {
+            kinds.merged[w].add(bytes);
+            "F"
+        }
+        (4, _) => "G",
+        (5, _) => "S",
+        (6, _) => {
+            kinds.requeued[w] += 1;
+            kinds.issued[w].take_back(bytes);
+            "R"
+        }
+        (7, _) => {
+            kinds.issued[w].add(bytes);
+            "D"
+        }
+        (8, false) => {
+            kinds.completed[w].add(bytes);
+            "C"
+        }
+        (8, true) => {
+            kinds.completed[w].events += 1;
+            "C"
+        }
+        (9, false) => "P",
+        (10, false) => {
+            counts.unplugs += 1;
+            "U"
+        }
+        (11, false) => {
+            counts.timer_unplugs += 1;
+            "UT"
+        }
+        (12, _) => "I",
+        (13, false) => "X",
+        (14, false) => "B",
+        (15, false) => "A",
+        _ => return None,
+    })
+}
+
+/// As `show_process_stats()`.
+pub(super) fn programs(out: &mut Line, all: &BTreeMap<u32, Counts>, tasks: &Tasks, by_name: bool) {
+    let _ = by_name;
+    let mut named: Vec<(&[u8], u32, &Counts)> = all
+        .iter()
+        .map(|(pid, counts)| (tasks.name(*pid).as_bytes(), *pid, counts))
+        .collect();
+    named.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
+    for (name, pid, counts) in named {
+        let title = format!("{} ({pid})", String::from_utf8_lossy(name));
+        counts.print(out, &title, None);
+        for word in [
+            "Allocation wait: ",
+            "Dispatch wait:   ",
+            "Completion wait: ",
+        ] {
+            text(
+                out,
+                format_args!(" {word}{:8}{:8}\t {word} {:8}\n", 0, ' ', 0),
+            );
+        }
+    }
+    out.text(b"\n");
+}
