@@ -32,6 +32,98 @@ pub enum Command {
     Verify(File),
     /// Print the state of the kernel module
     Status(Status),
+    /// Print blktrace's files as blktrace's own blkparse does, to the byte; its options. Also by that name
+    Blkparse(Blkparse),
+}
+
+/// `blkrelay blkparse`: the words of blkparse(1).
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
+pub struct Blkparse {
+    /// Traces: X of X.blktrace.0, X.blktrace.1 …
+    #[arg(value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// The same
+    #[arg(short, long = "input", value_name = "FILE")]
+    pub input: Vec<PathBuf>,
+    /// Only events of this category; may be given several times
+    #[arg(short, long, value_name = "CATEGORY", value_parser = category)]
+    pub act_mask: Vec<u32>,
+    /// Only events of these categories: a hexadecimal number
+    #[arg(short = 'A', long, value_name = "MASK", value_parser = mask)]
+    pub set_mask: Option<u32>,
+    /// Records that are read ahead
+    #[arg(short, long, value_name = "N", default_value_t = 512)]
+    pub batch: usize,
+    /// Write the merged records there; - is the standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub dump_binary: Option<PathBuf>,
+    /// Where the files are
+    #[arg(short = 'D', long, value_name = "DIR")]
+    pub input_directory: Option<PathBuf>,
+    /// How events are shown
+    #[arg(short, long, value_name = "FORMAT")]
+    pub format: Option<OsString>,
+    /// How events of an action are shown: X,FORMAT
+    #[arg(short = 'F', long, value_name = "X,FORMAT")]
+    pub format_spec: Vec<OsString>,
+    /// With -s: programs by name
+    #[arg(short = 'h', long)]
+    pub hash_by_name: bool,
+    /// Write the text there
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// No text
+    #[arg(short = 'O', long)]
+    pub no_text_output: bool,
+    /// No counts at the end
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Counts of each program
+    #[arg(short = 's', long)]
+    pub per_program_stats: bool,
+    /// Only this interval: [START:]END, in seconds of the trace
+    #[arg(short = 'w', long, value_name = "[START:]END", value_parser = stopwatch)]
+    pub stopwatch: Option<(u64, u64)>,
+    /// No messages in the merged records
+    #[arg(short = 'M', long)]
+    pub no_msgs: bool,
+    /// Says more
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// Print this
+    #[arg(long, action = clap::ArgAction::Help)]
+    pub help: Option<bool>,
+}
+
+/// A category by its name, as blkparse knows it.
+fn category(text: &str) -> Result<u32, String> {
+    const NAMES: [&str; 16] = [
+        "read", "write", "flush", "sync", "queue", "requeue", "issue", "complete", "fs", "pc",
+        "notify", "ahead", "meta", "discard", "drv_data", "fua",
+    ];
+    let name = text.to_ascii_lowercase();
+    let name = name.strip_prefix("blk_tc_").unwrap_or(&name);
+    let at = NAMES.iter().position(|known| *known == name);
+    at.map(|at| 1 << at).ok_or_else(|| NAMES.join(", "))
+}
+
+fn mask(text: &str) -> Result<u32, String> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    match u32::from_str_radix(digits, 16) {
+        Ok(mask @ 1..=0xffff) => Ok(mask),
+        _ => Err("a hexadecimal number from 1 to ffff".to_owned()),
+    }
+}
+
+/// `[START:]END` in ns.
+fn stopwatch(text: &str) -> Result<(u64, u64), String> {
+    let (start, end) = text.split_once(':').unwrap_or(("0", text));
+    let ns = |text: &str| text.parse::<f64>().map(|seconds| (seconds * 1e9) as u64);
+    match (ns(start), ns(end)) {
+        (Ok(start), Ok(end)) if start < end => Ok((start, end)),
+        _ => Err("[START:]END in seconds, the one before the other".to_owned()),
+    }
 }
 
 /// `blkrelay record`

@@ -3,6 +3,7 @@
 //! an outcome becomes an exit status.
 
 mod args;
+mod blkparse;
 mod dump;
 mod filter;
 mod module;
@@ -16,7 +17,9 @@ mod verify;
 use args::{Args, Command};
 use clap::error::ErrorKind;
 use clap::Parser;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// How a subcommand ended when it did not fail.
@@ -48,6 +51,16 @@ pub fn say(text: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "blkrelay: {text}");
 }
 
+/// The command line; by the name of a peer, that peer's.
+fn words() -> Vec<OsString> {
+    let mut words: Vec<OsString> = std::env::args_os().collect();
+    let name = words.first().map(Path::new).and_then(Path::file_name);
+    if name == Some(OsStr::new("blkparse")) {
+        words.insert(1, "blkparse".into());
+    }
+    words
+}
+
 fn run(args: Args) -> Result<Outcome, Failure> {
     match args.command {
         Command::Record(options) => record::run(options),
@@ -55,11 +68,12 @@ fn run(args: Args) -> Result<Outcome, Failure> {
         Command::Report(options) => report::run(&options),
         Command::Verify(options) => verify::run(&options),
         Command::Status(options) => status::run(&options),
+        Command::Blkparse(options) => blkparse::run(&options),
     }
 }
 
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    let args = match Args::try_parse_from(words()) {
         Ok(args) => args,
         Err(error) => {
             // As in `say`: that it cannot be heard changes nothing.

@@ -11,8 +11,7 @@ mod task;
 use crate::input::{self, Ahead, Fault, Merge, Record, Stream};
 use format::Formats;
 use line::Line;
-use stats::{Counts, Device};
-use std::collections::BTreeMap;
+use stats::{Device, Programs};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -105,7 +104,7 @@ struct Known<'a> {
 impl Ahead for Known<'_> {
     fn notify(&mut self, record: &Record, pdu: &[u8]) {
         match record.kind() {
-            input::PROCESS => self.tasks.learn(record.pid, pdu),
+            input::PROCESS => drop(self.tasks.learn(record.pid, pdu)),
             input::TIMESTAMP if pdu.len() == 8 => {
                 let word = |at: usize| {
                     let bytes = pdu.get(at..at + 4).and_then(|b| b.try_into().ok());
@@ -196,7 +195,7 @@ pub fn run(options: &Options, outputs: Outputs<'_>) -> io::Result<Summary> {
         genesis,
         formats: Formats::new(options)?,
         devices,
-        programs: BTreeMap::new(),
+        programs: options.programs.then(|| Programs::new(options.by_name)),
         line: Line::new(PIECE),
         strange: Vec::new(),
     };
@@ -224,7 +223,7 @@ pub fn run(options: &Options, outputs: Outputs<'_>) -> io::Result<Summary> {
         out.flush()?;
     }
     if options.text {
-        parse.summary(&known);
+        parse.summary();
     }
     text.write_all(parse.line.as_bytes())?;
     text.flush()?;
@@ -259,7 +258,7 @@ struct Parse<'a> {
     genesis: u64,
     formats: Formats,
     devices: Vec<Device>,
-    programs: BTreeMap<u32, Counts>,
+    programs: Option<Programs>,
     /// What is to be written.
     line: Line,
     strange: Vec<String>,
@@ -297,12 +296,10 @@ impl Parse<'_> {
             let out = &mut self.line;
             if record.kind() == input::MESSAGE {
                 format::message(out, &record, cpu, pdu);
-            } else if let Some(act) = stats::account(
-                dev,
-                cpu,
-                &record,
-                self.options.programs.then_some(&mut self.programs),
-            ) {
+            } else if let Some(act) = stats::account(dev, cpu, &record) {
+                if let Some(programs) = &mut self.programs {
+                    programs.account(&record, &mut known.tasks);
+                }
                 let shown = format::Shown {
                     act,
                     record: &record,
@@ -331,14 +328,9 @@ impl Parse<'_> {
         Ok(true)
     }
 
-    fn summary(&mut self, known: &Known<'_>) {
-        if self.options.programs {
-            stats::programs(
-                &mut self.line,
-                &self.programs,
-                &known.tasks,
-                self.options.by_name,
-            );
+    fn summary(&mut self) {
+        if let Some(programs) = &mut self.programs {
+            programs.print(&mut self.line);
         }
         if self.options.counts {
             for (n, device) in self.devices.iter().enumerate() {

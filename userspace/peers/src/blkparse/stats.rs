@@ -4,7 +4,8 @@
 use super::line::Line;
 use super::task::Tasks;
 use crate::input::Record;
-use std::collections::BTreeMap;
+use rustc_hash::FxHashMap;
+use std::cmp::Ordering;
 use std::io::Write;
 
 /// Categories (`BLK_TC_*`).
@@ -195,7 +196,8 @@ impl Counts {
             let [reads, writes] = of.map(|number| size(number, false));
             text(out, format_args!(" {read}{reads}\t\t {write}{writes}\n"));
         };
-        text(out, format_args!("{title}\n"));
+        out.text(title.as_bytes());
+        out.text(b"\n");
         amounts(
             out,
             ["Reads Queued:    ", "Writes Queued:    "],
@@ -256,32 +258,24 @@ impl Counts {
 
 /// Counts an event; returns the letters that it is shown with, or nothing for one that blkparse does not show.
 #[inline]
-pub(super) fn account(
-    device: &mut Device,
-    cpu: u32,
-    record: &Record,
-    programs: Option<&mut BTreeMap<u32, Counts>>,
-) -> Option<&'static str> {
+pub(super) fn account(device: &mut Device, cpu: u32, record: &Record) -> Option<&'static str> {
     let w = usize::from(record.has(tc::WRITE));
-    let pc = record.has(tc::PC);
-    match (record.act(), pc) {
-        // can happen if traces are missed: never below zero
-        (6 | 8, _) => device.depth[w] = device.depth[w].saturating_sub(1),
-        (7, _) => {
+    match record.act() {
+        // Never below zero: its D may not be in the trace.
+        6 | 8 => device.depth[w] = device.depth[w].saturating_sub(1),
+        7 => {
             device.depth[w] += 1;
             device.deepest[w] = device.deepest[w].max(device.depth[w]);
         }
         _ => {}
     }
-    let letters = count(device.cpu(cpu), record, w, pc);
-    if let Some(programs) = programs {
-        count(programs.entry(record.pid).or_default(), record, w, pc);
-    }
-    letters
+    count(device.cpu(cpu), record)
 }
 
 #[inline]
-fn count(counts: &mut Counts, record: &Record, w: usize, pc: bool) -> Option<&'static str> {
+fn count(counts: &mut Counts, record: &Record) -> Option<&'static str> {
+    let w = usize::from(record.has(tc::WRITE));
+    let pc = record.has(tc::PC);
     let kinds = if pc { &mut counts.pc } else { &mut counts.fs };
     let bytes = record.bytes;
     Some(match (record.act(), pc) {
@@ -344,27 +338,128 @@ fn count(counts: &mut Counts, record: &Record, w: usize, pc: bool) -> Option<&'s
     })
 }
 
-/// As `show_process_stats()`.
-pub(super) fn programs(out: &mut Line, all: &BTreeMap<u32, Counts>, tasks: &Tasks, by_name: bool) {
-    let _ = by_name;
-    let mut named: Vec<(&[u8], u32, &Counts)> = all
-        .iter()
-        .map(|(pid, counts)| (tasks.name(*pid).as_bytes(), *pid, counts))
-        .collect();
-    named.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
-    for (name, pid, counts) in named {
-        let title = format!("{} ({pid})", String::from_utf8_lossy(name));
-        counts.print(out, &title, None);
-        for word in [
-            "Allocation wait: ",
-            "Dispatch wait:   ",
-            "Completion wait: ",
-        ] {
-            text(
-                out,
-                format_args!(" {word}{:8}{:8}\t {word} {:8}\n", 0, ' ', 0),
-            );
+/// A program of `-s`: a task, or with `-h` all tasks of a name.
+#[derive(Debug)]
+struct Program {
+    name: Vec<u8>,
+    /// Of the first task that was met.
+    pid: u32,
+    more: bool,
+    counts: Counts,
+}
+
+/// Counts by program.
+#[derive(Debug, Default)]
+pub(super) struct Programs {
+    by_name: bool,
+    all: Vec<Program>,
+    known: FxHashMap<(u32, Vec<u8>), usize>,
+}
+
+impl Programs {
+    pub(super) fn new(by_name: bool) -> Programs {
+        Programs {
+            by_name,
+            ..Programs::default()
         }
     }
-    out.text(b"\n");
+
+    /// Counts an event. A task without a name is `unknown` from here on (`find_process_io_stats()`).
+    pub(super) fn account(&mut self, record: &Record, tasks: &mut Tasks) {
+        let pc = record.has(tc::PC);
+        let counts = match record.act() {
+            1 | 6 | 7 | 8 => true,
+            2 | 3 | 10 | 11 => !pc,
+            _ => false,
+        };
+        if !counts {
+            return;
+        }
+        let is_new = tasks.learn(record.pid, b"unknown");
+        let name = tasks.name(record.pid).as_bytes().to_vec();
+        let key = if self.by_name {
+            (0, name.clone())
+        } else {
+            (record.pid, Vec::new())
+        };
+        // Each task that has just become unknown is a program of its own, until the next one comes.
+        let known = self.known.get(&key).filter(|_| !(self.by_name && is_new));
+        let index = known.copied().unwrap_or_else(|| {
+            self.all.push(Program {
+                name,
+                pid: record.pid,
+                more: false,
+                counts: Counts::default(),
+            });
+            self.known.insert(key, self.all.len() - 1);
+            self.all.len() - 1
+        });
+        let program = &mut self.all[index];
+        program.more |= program.pid != record.pid;
+        count(&mut program.counts, record);
+    }
+
+    /// As `show_process_stats()`, by name. Waits are those of `-t`.
+    pub(super) fn print(&mut self, out: &mut Line) {
+        self.all
+            .sort_by(|a, b| versions(&a.name, &b.name).then(a.pid.cmp(&b.pid)));
+        for program in &self.all {
+            let more = if program.more { ", ..." } else { "" };
+            out.text(&program.name);
+            text(out, format_args!(" ({}{more})", program.pid));
+            program.counts.print(out, "", None);
+            for word in [
+                "Allocation wait: ",
+                "Dispatch wait:   ",
+                "Completion wait: ",
+            ] {
+                text(
+                    out,
+                    format_args!(" {word}{:8}{:8}\t {word} {:8}\n", 0, ' ', 0),
+                );
+            }
+        }
+        out.text(b"\n");
+    }
+}
+
+/// `strverscmp(3)`: runs of digits are compared as numbers, and as fractions where one begins with a zero.
+fn versions(a: &[u8], b: &[u8]) -> Ordering {
+    let same = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+    let is_digit = |text: &[u8], at: usize| text.get(at).is_some_and(u8::is_ascii_digit);
+    let plain = a.get(same).cmp(&b.get(same));
+    let start = a[..same]
+        .iter()
+        .rposition(|byte| !byte.is_ascii_digit())
+        .map_or(0, |at| at + 1);
+    if start == same && !(is_digit(a, same) && is_digit(b, same)) {
+        return plain;
+    }
+    // The run that differs begins at `start` in both.
+    let zeros = |text: &[u8]| {
+        text[start..]
+            .iter()
+            .take_while(|byte| **byte == b'0')
+            .count()
+    };
+    if zeros(a) > 0 || zeros(b) > 0 {
+        let (fraction_a, fraction_b) = (zeros(a), zeros(b));
+        let whole = |text: &[u8], zeros: usize| !is_digit(text, start + zeros);
+        // More zeros are less, unless the number is nothing but zeros.
+        if fraction_a != fraction_b {
+            return match (whole(a, fraction_a), whole(b, fraction_b)) {
+                (true, false) if fraction_a > fraction_b => Ordering::Less,
+                (true, false) => Ordering::Greater,
+                _ => fraction_b.cmp(&fraction_a),
+            };
+        }
+        return plain;
+    }
+    let run = |text: &[u8]| {
+        text[same..]
+            .iter()
+            .take_while(|byte| byte.is_ascii_digit())
+            .count()
+    };
+    run(a).cmp(&run(b)).then(plain)
 }

@@ -3,6 +3,7 @@
 
 use super::line::Short;
 use rustc_hash::FxHashMap;
+use std::collections::hash_map::Entry;
 
 static UNKNOWN: Short<16> = Short::of(*b"(null)\0\0\0\0\0\0\0\0\0\0", 6);
 
@@ -11,12 +12,15 @@ static UNKNOWN: Short<16> = Short::of(*b"(null)\0\0\0\0\0\0\0\0\0\0", 6);
 pub(super) struct Tasks(FxHashMap<u32, Short<16>>);
 
 impl Tasks {
-    /// Learns a name, up to its first NUL and 15 bytes.
-    pub(super) fn learn(&mut self, pid: u32, comm: &[u8]) {
-        self.0.entry(pid).or_insert_with(|| {
+    /// Learns a name, up to its first NUL and 15 bytes. Returns whether there was none.
+    pub(super) fn learn(&mut self, pid: u32, comm: &[u8]) -> bool {
+        let entry = self.0.entry(pid);
+        let is_new = matches!(entry, Entry::Vacant(_));
+        entry.or_insert_with(|| {
             let end = comm.iter().take(15).position(|byte| *byte == 0);
             Short::new(&comm[..end.unwrap_or(comm.len().min(15))])
         });
+        is_new
     }
 
     /// The name; as C prints one that is not known.
