@@ -141,6 +141,9 @@ impl Ahead for Known<'_> {
     }
 }
 
+/// A driver's own data (`__BLK_TA_DRV_DATA`).
+const DRV_DATA: u16 = 17;
+
 /// Text that is collected and written in large pieces.
 const PIECE: usize = 1 << 20;
 
@@ -198,6 +201,7 @@ pub fn run(options: &Options, outputs: Outputs<'_>) -> io::Result<Summary> {
         programs: options.programs.then(|| Programs::new(options.by_name)),
         line: Line::new(PIECE),
         strange: Vec::new(),
+        driver: false,
     };
     let mut ended = false;
     while let Some((record, stream, pdu)) = merge.peek() {
@@ -227,6 +231,10 @@ pub fn run(options: &Options, outputs: Outputs<'_>) -> io::Result<Summary> {
     }
     text.write_all(parse.line.as_bytes())?;
     text.flush()?;
+    if parse.driver && known.binary.is_none() {
+        let text = "discarded traces containing low-level device driver specific data (only available in binary output)";
+        writeln!(said, "\n{text}")?;
+    }
     for what in &parse.strange {
         writeln!(known.errors, "{what}")?;
     }
@@ -262,6 +270,8 @@ struct Parse<'a> {
     /// What is to be written.
     line: Line,
     strange: Vec<String>,
+    /// There is driver data, which only the binary output has.
+    driver: bool,
 }
 
 impl Parse<'_> {
@@ -312,6 +322,8 @@ impl Parse<'_> {
                 let to = self.formats.show(out, &shown)?;
                 // `process_default()` has it that way, and the binary output sees it.
                 record.device = to;
+            } else if record.act() == DRV_DATA && !record.has(stats::tc::PC) {
+                self.driver = true;
             } else if self.strange.len() < 10 {
                 self.strange.push(format!("Bad action {:x}", record.action));
             }
