@@ -3,11 +3,11 @@
 
 use super::line::{Line, Short};
 use super::stats::tc;
-use super::task::Tasks;
 use super::Options;
 use crate::input::{Record, CGROUP};
 use std::fmt;
 use std::io;
+use std::ops::Range;
 
 /// A format that cannot be used.
 #[derive(Debug)]
@@ -21,20 +21,29 @@ impl fmt::Display for FormatError {
 
 impl std::error::Error for FormatError {}
 
+/// A bio that has been redirected (`__BLK_TA_REMAP`).
+const REMAP: u16 = 15;
+
 /// Actions that may have a format of their own.
 const LETTERS: &[u8] = b"ABCDFGIMPQRSTUWX";
 
 /// An event that is shown.
-pub(super) struct Shown<'a> {
+#[derive(Clone, Debug)]
+pub(super) struct Shown {
+    /// Its letters; `m` of a message.
     pub(super) act: &'static str,
     /// Its time counts from the first event.
-    pub(super) record: &'a Record,
+    pub(super) record: Record,
+    /// By the file's name.
     pub(super) cpu: u32,
-    pub(super) pdu: &'a [u8],
-    pub(super) tasks: &'a Tasks,
-    pub(super) start: Option<(i64, i64, u64)>,
-    pub(super) genesis: u64,
+    /// The task's, as far as it is known then.
+    pub(super) name: Short<16>,
+    /// Where its payload is.
+    pub(super) payload: Range<usize>,
 }
+
+/// Nanoseconds since 1970 of the first event.
+pub(super) type Wall = Option<i128>;
 
 /// A piece of a format.
 #[derive(Clone, Debug)]
@@ -47,9 +56,13 @@ enum Piece {
     },
 }
 
-/// By an action's first letter; nothing is the default.
+/// How events are shown.
 #[derive(Debug)]
-pub(super) struct Formats(Vec<Option<Vec<Piece>>>);
+pub(super) struct Formats {
+    /// By an action's first letter; nothing is the default.
+    by_letter: Vec<Option<Vec<Piece>>>,
+    wall: Wall,
+}
 
 /// As `fill_rwbs()`, padded with blanks on the left. Categories that only v2 has are not told apart there.
 #[inline]
@@ -156,7 +169,7 @@ fn signed(out: &mut Line, number: i32, width: usize) {
 }
 
 /// As `handle_notify()` prints a message.
-pub(super) fn message(out: &mut Line, record: &Record, cpu: u32, pdu: &[u8]) {
+fn message(out: &mut Line, record: &Record, cpu: u32, pdu: &[u8]) {
     if pdu.is_empty() {
         return;
     }
@@ -215,30 +228,57 @@ pub(super) fn encode(out: &mut Vec<u8>, record: &Record, pdu: &[u8]) {
 }
 
 impl Formats {
+    /// What is asked for.
+    ///
+    /// # Errors
+    ///
+    /// A format that cannot be used.
     pub(super) fn new(options: &Options) -> io::Result<Formats> {
         let bad = |what: String| io::Error::new(io::ErrorKind::InvalidInput, FormatError(what));
-        let mut formats: Vec<Option<Vec<Piece>>> = vec![None; 256];
+        let mut by_letter: Vec<Option<Vec<Piece>>> = vec![None; 256];
         for (letter, format) in &options.formats {
             if !LETTERS.contains(letter) {
-                return Err(bad(format!("Bad format specifier {}", char::from(*letter))));
+                return Err(bad(format!("-F: {} is no action", char::from(*letter))));
             }
-            formats[usize::from(*letter)] = Some(pieces(format).map_err(bad)?);
+            by_letter[usize::from(*letter)] = Some(pieces(format).map_err(bad)?);
         }
         if let Some(format) = &options.format {
             let pieces = pieces(format).map_err(bad)?;
             for letter in LETTERS {
-                formats[usize::from(*letter)].get_or_insert_with(|| pieces.clone());
+                by_letter[usize::from(*letter)].get_or_insert_with(|| pieces.clone());
             }
         }
-        Ok(Formats(formats))
+        Ok(Formats {
+            by_letter,
+            wall: None,
+        })
     }
 
-    /// Shows an event; returns the device that it is of afterwards.
+    /// Tells when the first event was.
+    pub(super) fn set_wall(&mut self, wall: Wall) {
+        self.wall = wall;
+    }
+
+    /// The device that an event is of from here on: `process_default()` changes that of a remap, and the binary
+    /// output has it so.
+    pub(super) fn device(&self, record: &Record, payload: &[u8]) -> u32 {
+        let own = self.by_letter[usize::from(b'A')].is_some();
+        if record.act() == REMAP && !own {
+            be32(payload, 4)
+        } else {
+            record.device
+        }
+    }
+
+    /// Shows an event.
     #[inline]
-    pub(super) fn show(&self, out: &mut Line, shown: &Shown<'_>) -> io::Result<u32> {
+    pub(super) fn show(&self, out: &mut Line, shown: &Shown, payload: &[u8]) {
         let letter = shown.act.as_bytes()[0];
-        match &self.0[usize::from(letter)] {
-            None => Ok(default(out, shown, letter)),
+        if letter == b'm' {
+            return message(out, &shown.record, shown.cpu, payload);
+        }
+        match &self.by_letter[usize::from(letter)] {
+            None => default(out, shown, payload, letter),
             Some(pieces) => {
                 for piece in pieces {
                     match piece {
@@ -247,11 +287,64 @@ impl Formats {
                             letter,
                             left,
                             width,
-                        } => field(out, shown, *letter, *left, *width)?,
+                        } => self.field(out, shown, payload, *letter, (*left, *width)),
                     }
                 }
-                Ok(shown.record.device)
             }
+        }
+    }
+
+    /// As `print_field()`.
+    fn field(
+        &self,
+        out: &mut Line,
+        shown: &Shown,
+        payload: &[u8],
+        letter: u8,
+        (left, width): (bool, Option<usize>),
+    ) {
+        let record = &shown.record;
+        let mut text = Line::new(0);
+        match letter {
+            b'a' => text.text(shown.act.as_bytes()),
+            b'c' => text.number(shown.cpu.into(), 0),
+            b'C' => text.short(&shown.name),
+            b'd' => rwbs(&mut text, record, 0),
+            b'D' => {
+                out.room();
+                return device(out, record.device);
+            }
+            b'e' => text.number(record.error.into(), 0),
+            b'g' => cgroup(&mut text, record, payload),
+            b'M' => text.number(major(record.device).into(), 0),
+            b'm' => text.number(minor(record.device).into(), 0),
+            b'n' => text.number((record.bytes >> 9).into(), 0),
+            b'N' => text.number(record.bytes.into(), 0),
+            b'p' => text.number(record.pid.into(), 0),
+            b'P' => {
+                if record.has(tc::PC) {
+                    hex(out, payload);
+                }
+                return;
+            }
+            b's' => text.number(record.sequence.into(), 0),
+            b'S' => text.number(record.sector, 0),
+            b't' => {
+                let width = width.unwrap_or(9);
+                return out.text(format!("{:0width$}", record.time % 1_000_000_000).as_bytes());
+            }
+            b'T' => signed(&mut text, (record.time / 1_000_000_000) as i32, 0),
+            b'U' => text.number(be64(payload, 0) & 0xffff_ffff, 0),
+            b'z' => wall(&mut text, self.wall, record.time),
+            other => text.text(&[other]),
+        }
+        let blanks = vec![b' '; width.unwrap_or(0).saturating_sub(text.len())];
+        if left {
+            out.text(text.as_bytes());
+            out.text(&blanks);
+        } else {
+            out.text(&blanks);
+            out.text(text.as_bytes());
         }
     }
 }
@@ -287,6 +380,9 @@ fn pieces(format: &[u8]) -> Result<Vec<Piece>, String> {
                     width = Some((width.unwrap_or(0) * 10 + digit).min(4096));
                 }
                 if let Some(letter) = rest.next() {
+                    if letter == b'u' {
+                        return Err("%u: how long it took is not known without -t".to_owned());
+                    }
                     if !bytes.is_empty() {
                         pieces.push(Piece::Bytes(std::mem::take(&mut bytes)));
                     }
@@ -316,74 +412,9 @@ fn pieces(format: &[u8]) -> Result<Vec<Piece>, String> {
     Ok(pieces)
 }
 
-/// As `print_field()`.
-fn field(
-    out: &mut Line,
-    shown: &Shown<'_>,
-    letter: u8,
-    left: bool,
-    width: Option<usize>,
-) -> io::Result<()> {
-    let record = shown.record;
-    let mut text = Line::new(0);
-    match letter {
-        b'a' => text.text(shown.act.as_bytes()),
-        b'c' => text.number(shown.cpu.into(), 0),
-        b'C' => text.short(shown.tasks.name(record.pid)),
-        b'd' => rwbs(&mut text, record, 0),
-        b'D' => {
-            out.room();
-            device(out, record.device);
-            return Ok(());
-        }
-        b'e' => text.number(record.error.into(), 0),
-        b'g' => cgroup(&mut text, record, shown.pdu),
-        b'M' => text.number(major(record.device).into(), 0),
-        b'm' => text.number(minor(record.device).into(), 0),
-        b'n' => text.number((record.bytes >> 9).into(), 0),
-        b'N' => text.number(record.bytes.into(), 0),
-        b'p' => text.number(record.pid.into(), 0),
-        b'P' => {
-            if record.has(tc::PC) {
-                hex(out, shown.pdu);
-            }
-            return Ok(());
-        }
-        b's' => text.number(record.sequence.into(), 0),
-        b'S' => text.number(record.sector, 0),
-        b't' => {
-            let width = width.unwrap_or(9);
-            out.text(format!("{:0width$}", record.time % 1_000_000_000).as_bytes());
-            return Ok(());
-        }
-        b'T' => signed(&mut text, (record.time / 1_000_000_000) as i32, 0),
-        b'u' => {
-            let what = "%u: how long it took is not known without -t".to_owned();
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                FormatError(what),
-            ));
-        }
-        b'U' => text.number(be64(shown.pdu, 0) & 0xffff_ffff, 0),
-        b'z' => wall(&mut text, shown),
-        other => text.text(&[other]),
-    }
-    let blanks = vec![b' '; width.unwrap_or(0).saturating_sub(text.len())];
-    if left {
-        out.text(text.as_bytes());
-        out.text(&blanks);
-    } else {
-        out.text(&blanks);
-        out.text(text.as_bytes());
-    }
-    Ok(())
-}
-
 /// Time of day, UTC.
-fn wall(out: &mut Line, shown: &Shown<'_>) {
-    let (sec, nsec, at) = shown.start.unwrap_or((0, 0, shown.genesis));
-    let since = i128::from(shown.genesis) - i128::from(at) + i128::from(shown.record.time);
-    let ns = i128::from(sec) * 1_000_000_000 + i128::from(nsec) + since;
+fn wall(out: &mut Line, first: Wall, since: u64) {
+    let ns = first.unwrap_or(0) + i128::from(since);
     let (seconds, rest) = (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000));
     let day = seconds.rem_euclid(86400);
     let text = format!(
@@ -396,15 +427,16 @@ fn wall(out: &mut Line, shown: &Shown<'_>) {
     out.text(text.as_bytes());
 }
 
-/// As `process_default()`; returns the device that the line is of.
+/// As `process_default()`.
 #[inline]
-fn default(out: &mut Line, shown: &Shown<'_>, letter: u8) -> u32 {
-    let record = shown.record;
+fn default(out: &mut Line, shown: &Shown, payload: &[u8], letter: u8) {
+    let record = &shown.record;
     let sectors = u64::from(record.bytes >> 9);
-    let mut of = record.device;
-    if letter == b'A' {
-        of = be32(shown.pdu, 4);
-    }
+    let of = if letter == b'A' {
+        be32(payload, 4)
+    } else {
+        record.device
+    };
     out.room();
     head(out, of, shown.cpu, record.sequence as i32, record.time);
     out.number(record.pid.into(), 5);
@@ -422,13 +454,13 @@ fn default(out: &mut Line, shown: &Shown<'_>, letter: u8) -> u32 {
     };
     let name = |out: &mut Line| {
         out.bytes(b"[");
-        out.short(shown.tasks.name(record.pid));
+        out.short(&shown.name);
         out.bytes(b"]");
     };
     let command = |out: &mut Line| {
-        if !shown.pdu.is_empty() {
+        if !payload.is_empty() {
             out.text(b"(");
-            hex(out, shown.pdu);
+            hex(out, payload);
             out.text(b") ");
             out.room();
         }
@@ -466,22 +498,22 @@ fn default(out: &mut Line, shown: &Shown<'_>, letter: u8) -> u32 {
         b'U' => {
             name(out);
             out.bytes(b" ");
-            out.number(be64(shown.pdu, 0) & 0xffff_ffff, 0);
+            out.number(be64(payload, 0) & 0xffff_ffff, 0);
         }
         b'A' => {
             extent(out);
             out.bytes(b"<- (");
-            let from = be32(shown.pdu, 0);
+            let from = be32(payload, 0);
             out.number(major(from).into(), 0);
             out.bytes(b",");
             out.number(minor(from).into(), 0);
             out.bytes(b") ");
-            out.number(be64(shown.pdu, 8), 0);
+            out.number(be64(payload, 8), 0);
         }
         b'X' => {
             out.number(record.sector, 0);
             out.bytes(b" / ");
-            out.number(be64(shown.pdu, 0) & 0xffff_ffff, 0);
+            out.number(be64(payload, 0) & 0xffff_ffff, 0);
             out.bytes(b" ");
             name(out);
         }
@@ -493,5 +525,4 @@ fn default(out: &mut Line, shown: &Shown<'_>, letter: u8) -> u32 {
         }
     }
     out.bytes(b"\n");
-    of
 }

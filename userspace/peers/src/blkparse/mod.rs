@@ -5,12 +5,14 @@
 
 mod format;
 mod line;
+mod pool;
 mod stats;
 mod task;
 
 use crate::input::{self, Ahead, Fault, Merge, Record, Stream};
-use format::Formats;
+use format::{Formats, Shown};
 use line::Line;
+use pool::Pool;
 use stats::{Device, Programs};
 use std::fs::File;
 use std::io::{self, Write};
@@ -141,6 +143,9 @@ impl Ahead for Known<'_> {
     }
 }
 
+/// How a message is shown.
+const MESSAGE: &str = "m";
+
 /// A driver's own data (`__BLK_TA_DRV_DATA`).
 const DRV_DATA: u16 = 17;
 
@@ -193,43 +198,43 @@ pub fn run(options: &Options, outputs: Outputs<'_>) -> io::Result<Summary> {
         devices.push(Device::new(name));
     }
     let genesis = merge.peek().map_or(0, |(record, ..)| record.time);
+    let mut formats = Formats::new(options)?;
+    formats.set_wall(known.start.map(|(sec, nsec, at)| {
+        let since = i128::from(genesis) - i128::from(at);
+        i128::from(sec) * 1_000_000_000 + i128::from(nsec) + since
+    }));
     let mut parse = Parse {
         options,
         genesis,
-        formats: Formats::new(options)?,
+        formats: &formats,
         devices,
         programs: options.programs.then(|| Programs::new(options.by_name)),
-        line: Line::new(PIECE),
         strange: Vec::new(),
         driver: false,
     };
-    let mut ended = false;
-    while let Some((record, stream, pdu)) = merge.peek() {
-        let (record, device, cpu) = (*record, stream.trace, stream.cpu);
-        ended = !parse.event(record, device, cpu, pdu, &mut known)?;
-        if ended {
-            break;
-        }
-        merge.take(&mut known)?;
-        if parse.line.len() >= PIECE {
-            text.write_all(parse.line.as_bytes())?;
-            parse.line.clear();
-        }
-        if let (Some(out), Some(bytes)) = (&mut binary, &mut known.binary) {
-            if bytes.len() >= PIECE {
-                out.write_all(bytes)?;
-                bytes.clear();
+    pool::with(&formats, text, |pool| {
+        while let Some((record, stream, payload)) = merge.peek() {
+            let (record, device, cpu) = (*record, stream.trace, stream.cpu);
+            if !parse.event(record, (device, cpu), payload, &mut known, pool)? {
+                break;
+            }
+            merge.take(&mut known)?;
+            if let (Some(out), Some(bytes)) = (&mut binary, &mut known.binary) {
+                if bytes.len() >= PIECE {
+                    out.write_all(bytes)?;
+                    bytes.clear();
+                }
             }
         }
-    }
+        Ok(())
+    })?;
     if let (Some(out), Some(bytes)) = (binary, &known.binary) {
         out.write_all(bytes)?;
         out.flush()?;
     }
     if options.text {
-        parse.summary();
+        text.write_all(parse.summary().as_bytes())?;
     }
-    text.write_all(parse.line.as_bytes())?;
     text.flush()?;
     if parse.driver && known.binary.is_none() {
         let text = "discarded traces containing low-level device driver specific data (only available in binary output)";
@@ -238,7 +243,6 @@ pub fn run(options: &Options, outputs: Outputs<'_>) -> io::Result<Summary> {
     for what in &parse.strange {
         writeln!(known.errors, "{what}")?;
     }
-    let _ = ended;
     Ok(Summary {
         whole: known.faults == 0,
     })
@@ -264,11 +268,9 @@ struct Parse<'a> {
     options: &'a Options,
     /// Time of the first record.
     genesis: u64,
-    formats: Formats,
+    formats: &'a Formats,
     devices: Vec<Device>,
     programs: Option<Programs>,
-    /// What is to be written.
-    line: Line,
     strange: Vec<String>,
     /// There is driver data, which only the binary output has.
     driver: bool,
@@ -280,10 +282,10 @@ impl Parse<'_> {
     fn event(
         &mut self,
         mut record: Record,
-        device: usize,
-        cpu: u32,
-        pdu: &[u8],
+        (device, cpu): (usize, u32),
+        payload: &[u8],
         known: &mut Known<'_>,
+        pool: &mut Pool<'_>,
     ) -> io::Result<bool> {
         record.time = record.time.wrapping_sub(self.genesis);
         let dev = &mut self.devices[device];
@@ -292,36 +294,33 @@ impl Parse<'_> {
             return Ok(false);
         }
         dev.last = record.time;
-        let mask = u64::from(self.options.mask) << 16;
         // The categories of zoned devices are beyond what can be asked for: they pass with all.
-        let asked = if self.options.mask == u32::MAX {
-            u64::MAX << 16
-        } else {
-            mask
+        let asked = match self.options.mask {
+            u32::MAX => u64::MAX,
+            mask => mask.into(),
         };
-        if record.action & asked == 0 || record.time < self.options.from {
+        if record.action & asked << 16 == 0 || record.time < self.options.from {
             return Ok(true);
         }
         if self.options.text {
-            let out = &mut self.line;
-            if record.kind() == input::MESSAGE {
-                format::message(out, &record, cpu, pdu);
-            } else if let Some(act) = stats::account(dev, cpu, &record) {
-                if let Some(programs) = &mut self.programs {
+            let act = if record.kind() == input::MESSAGE {
+                Some(MESSAGE)
+            } else {
+                stats::account(dev, cpu, &record)
+            };
+            if let Some(act) = act {
+                if let Some(programs) = self.programs.as_mut().filter(|_| act != MESSAGE) {
                     programs.account(&record, &mut known.tasks);
                 }
-                let shown = format::Shown {
+                let shown = Shown {
                     act,
-                    record: &record,
+                    record,
                     cpu,
-                    pdu,
-                    tasks: &known.tasks,
-                    start: known.start,
-                    genesis: self.genesis,
+                    name: *known.tasks.name(record.pid),
+                    payload: 0..0,
                 };
-                let to = self.formats.show(out, &shown)?;
-                // `process_default()` has it that way, and the binary output sees it.
-                record.device = to;
+                pool.push(shown, payload)?;
+                record.device = self.formats.device(&record, payload);
             } else if record.act() == DRV_DATA && !record.has(stats::tc::PC) {
                 self.driver = true;
             } else if self.strange.len() < 10 {
@@ -334,23 +333,26 @@ impl Parse<'_> {
         dev.events += 1;
         if let Some(binary) = &mut known.binary {
             if self.options.messages || record.kind() != input::MESSAGE {
-                format::encode(binary, &record, pdu);
+                format::encode(binary, &record, payload);
             }
         }
         Ok(true)
     }
 
-    fn summary(&mut self) {
+    /// What stands behind the events.
+    fn summary(&mut self) -> Line {
+        let mut line = Line::new(0);
         if let Some(programs) = &mut self.programs {
-            programs.print(&mut self.line);
+            programs.print(&mut line);
         }
         if self.options.counts {
             for (n, device) in self.devices.iter().enumerate() {
                 if n > 0 {
-                    self.line.text(b"\n");
+                    line.text(b"\n");
                 }
-                device.print(&mut self.line);
+                device.print(&mut line);
             }
         }
+        line
     }
 }
