@@ -559,3 +559,61 @@ fn the_command_line() {
         "no-such-disk: no such block device",
     );
 }
+
+/// blktrace's files: of both versions, with a hole in the numbering, and with one that is none.
+#[test]
+fn blktraces_files() {
+    use blkrelay_format::blktrace::{act, category, Event, Version};
+
+    let dir = TempDir::new().unwrap();
+    let base = dir.path().join("sdb");
+    let base = base.to_str().unwrap();
+    for (cpu, version) in [(0, Version::V1), (3, Version::V2)] {
+        let mut bytes = Vec::new();
+        let event = Event {
+            version,
+            sequence: 1,
+            time: 1_000_000_000 + u64::from(cpu) * 1500,
+            sector: 2048,
+            bytes: 4096,
+            action: (category::QUEUE | category::WRITE | category::FS) << 16
+                | u64::from(act::QUEUE),
+            pid: 42,
+            device: 8 << 20 | 16,
+            cpu,
+            error: 0,
+            cgroup: None,
+            pdu: &[],
+        };
+        event.encode(&mut bytes);
+        std::fs::write(format!("{base}.blktrace.{cpu}"), bytes).unwrap();
+    }
+    let lines = "  8,16   0        1     0.000000000    42  Q   W 2048 + 8 [(null)]\n  \
+                 8,16   3        1     0.000004500    42  Q   W 2048 + 8 [(null)]\n";
+    let files = format!("Input file {base}.blktrace.0 added\nInput file {base}.blktrace.3 added\n");
+    let both = || predicate::eq(format!("{lines}{files}"));
+    blkrelay(&["blkparse", "-q", base])
+        .assert()
+        .code(0)
+        .stdout(both());
+
+    // By the peer's name, with its options run together.
+    let link = dir.path().join("blkparse");
+    std::os::unix::fs::symlink(assert_cmd::cargo::cargo_bin("blkrelay"), &link).unwrap();
+    let mut peer = Command::new(link);
+    peer.args(["-qi", base]).assert().code(0).stdout(both());
+
+    std::fs::write(format!("{base}.blktrace.4"), [0x55; 100]).unwrap();
+    blkrelay(&["blkparse", "-q", base])
+        .assert()
+        .code(1)
+        .stdout(contains(lines))
+        .stderr(contains("sdb.blktrace.4: bad trace magic 55555555"));
+
+    fails(&["blkparse"], "no trace is named");
+    fails(&["blkparse", "-i", "/no/such"], "/no");
+    let none = format!("{base}x");
+    fails(&["blkparse", &none], "No input files found for sdbx");
+    fails(&["blkparse", "-F", "Z,%a", base], "-F: Z is no action");
+    fails(&["blkparse", "-f", "%u", base], "%u");
+}

@@ -358,6 +358,11 @@ impl Merge {
     }
 }
 
+/// An error of the system, with what it is of.
+pub(crate) fn named(path: &std::path::Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
 /// The per-CPU files of a trace `X`, ascending: holes in the numbering and empty files included.
 ///
 /// # Errors
@@ -372,7 +377,8 @@ pub fn files(base: &std::path::Path) -> io::Result<Vec<(u32, PathBuf)>> {
         _ => std::path::Path::new("."),
     };
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir)? {
+    let said = |error| named(dir, &error);
+    for entry in std::fs::read_dir(dir).map_err(said)? {
         let entry = entry?.file_name();
         let number = entry
             .as_encoded_bytes()

@@ -87,7 +87,7 @@ fn write(path: &Path, cpu: u32, drawn: &[Drawn]) {
             bytes: size.wrapping_mul(512).wrapping_add(size % 3),
             action,
             pid: 1000 + pid,
-            device: 8 << 20 | 16 + (pid % 2),
+            device: 8 << 20 | (16 + pid % 2),
             cpu,
             error: if completes { *size as u16 } else { 0 },
             cgroup: None,

@@ -164,6 +164,7 @@ pub fn run(options: &Options, outputs: Outputs<'_>) -> io::Result<Summary> {
         said,
         errors,
     } = outputs;
+    let mut formats = Formats::new(options)?;
     let mut known = Known {
         tasks: Tasks::default(),
         start: None,
@@ -187,7 +188,7 @@ pub fn run(options: &Options, outputs: Outputs<'_>) -> io::Result<Summary> {
             return Err(io::Error::new(io::ErrorKind::NotFound, none));
         }
         for (cpu, path) in files {
-            let file = File::open(&path)?;
+            let file = File::open(&path).map_err(|error| input::named(&path, &error))?;
             if file.metadata()?.len() == 0 {
                 continue;
             }
@@ -198,7 +199,6 @@ pub fn run(options: &Options, outputs: Outputs<'_>) -> io::Result<Summary> {
         devices.push(Device::new(name));
     }
     let genesis = merge.peek().map_or(0, |(record, ..)| record.time);
-    let mut formats = Formats::new(options)?;
     formats.set_wall(known.start.map(|(sec, nsec, at)| {
         let since = i128::from(genesis) - i128::from(at);
         i128::from(sec) * 1_000_000_000 + i128::from(nsec) + since
