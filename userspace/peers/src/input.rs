@@ -130,7 +130,7 @@ impl Stream {
     }
 
     /// Sees to it that `len` bytes from `taken` on are there. False at the end of the file.
-    #[inline]
+    #[cold]
     fn want(&mut self, len: usize) -> io::Result<bool> {
         while self.filled - self.taken < len {
             if self.buffer.len() - self.filled < len {
@@ -148,83 +148,39 @@ impl Stream {
         Ok(true)
     }
 
-    /// Decodes the record at `taken`, header only. `None` at the end.
-    #[inline]
-    fn decode(&mut self) -> io::Result<Result<Option<(Record, usize)>, Fault>> {
-        if !self.want(V1_LEN)? {
-            let rest = self.filled > self.taken;
-            return Ok(if rest { Err(Fault::Cut) } else { Ok(None) });
-        }
-        let magic = u32::from_ne_bytes(self.bytes(0));
+    /// The bytes that are there from `taken` on, if there are so many.
+    #[inline(always)]
+    fn there<const N: usize>(&self) -> Option<&[u8; N]> {
+        self.buffer[..self.filled].get(self.taken..)?.first_chunk()
+    }
+
+    /// The record at `taken`, and the length of its header. Nothing if it is not all there, but for its payload.
+    #[inline(always)]
+    fn decode(&mut self) -> Result<Option<(Record, usize)>, Fault> {
+        let Some(head) = self.there::<V1_LEN>() else {
+            return Ok(None);
+        };
+        let magic = u32::from_ne_bytes([head[0], head[1], head[2], head[3]]);
         let swapped = match self.swapped {
             Some(swapped) => swapped,
-            None => {
-                let swapped = magic & !0xff != MAGIC && magic.swap_bytes() & !0xff == MAGIC;
-                *self.swapped.insert(swapped)
-            }
+            None => magic & !0xff != MAGIC && magic.swap_bytes() & !0xff == MAGIC,
         };
         let magic = if swapped { magic.swap_bytes() } else { magic };
         if magic & !0xff != MAGIC {
-            return Ok(Err(Fault::Magic(magic)));
+            return Err(Fault::Magic(magic));
         }
-        let len = match magic as u8 {
-            7 => V1_LEN,
-            8 => V2_LEN,
-            version => return Ok(Err(Fault::Version(version))),
+        let record = match (magic as u8, swapped) {
+            (7, false) => (v1::<false>(head), V1_LEN),
+            (7, true) => (v1::<true>(head), V1_LEN),
+            (8, _) => match self.there::<V2_LEN>() {
+                Some(head) if swapped => (v2::<true>(head), V2_LEN),
+                Some(head) => (v2::<false>(head), V2_LEN),
+                None => return Ok(None),
+            },
+            (version, _) => return Err(Fault::Version(version)),
         };
-        if len > V1_LEN && !self.want(len)? {
-            return Ok(Err(Fault::Cut));
-        }
-        let record = if swapped {
-            self.fields(len, u16::swap_bytes, u32::swap_bytes, u64::swap_bytes)
-        } else {
-            self.fields(len, |v| v, |v| v, |v| v)
-        };
-        Ok(Ok(Some((record, len))))
-    }
-
-    #[inline(always)]
-    fn bytes<const N: usize>(&self, at: usize) -> [u8; N] {
-        let mut bytes = [0; N];
-        bytes.copy_from_slice(&self.buffer[self.taken + at..self.taken + at + N]);
-        bytes
-    }
-
-    #[inline(always)]
-    fn fields(
-        &self,
-        len: usize,
-        to16: fn(u16) -> u16,
-        to32: fn(u32) -> u32,
-        to64: fn(u64) -> u64,
-    ) -> Record {
-        let u16_at = |at| to16(u16::from_ne_bytes(self.bytes(at)));
-        let u32_at = |at| to32(u32::from_ne_bytes(self.bytes(at)));
-        let u64_at = |at| to64(u64::from_ne_bytes(self.bytes(at)));
-        let mut record = Record {
-            sequence: u32_at(4),
-            time: u64_at(8),
-            sector: u64_at(16),
-            bytes: u32_at(24),
-            pdu: self.taken + len,
-            ..Record::default()
-        };
-        if len == V1_LEN {
-            record.action = u32_at(28).into();
-            record.pid = u32_at(32);
-            record.device = u32_at(36);
-            record.cpu = u32_at(40);
-            record.error = u16_at(44);
-            record.pdu_len = u16_at(46);
-        } else {
-            record.pid = u32_at(28);
-            record.action = u64_at(32);
-            record.device = u32_at(40);
-            record.cpu = u32_at(44);
-            record.error = u16_at(48);
-            record.pdu_len = u16_at(50);
-        }
-        record
+        self.swapped = Some(swapped);
+        Ok(Some(record))
     }
 
     /// Reads the next batch, of `most` records. False if there is none.
@@ -235,10 +191,10 @@ impl Stream {
         self.filled -= self.taken;
         self.taken = 0;
         while !self.ended && self.batch.len() < most {
-            let fault = match self.decode()? {
+            let fault = match self.decode() {
                 Ok(Some((mut record, len))) => {
                     let all = len + usize::from(record.pdu_len);
-                    if self.want(all)? {
+                    if self.filled - self.taken >= all || self.want(all)? {
                         record.pdu = self.taken + len;
                         self.taken += all;
                         if record.cpu != self.cpu {
@@ -252,7 +208,15 @@ impl Stream {
                     }
                     Some(Fault::Cut)
                 }
-                Ok(None) => None,
+                // A header's length is not known before its beginning is there.
+                Ok(None) => {
+                    let left = self.filled - self.taken;
+                    let more = if left < V1_LEN { V1_LEN } else { V2_LEN };
+                    if self.want(more)? {
+                        continue;
+                    }
+                    (self.filled > self.taken).then_some(Fault::Cut)
+                }
                 Err(fault) => Some(fault),
             };
             if let Some(fault) = fault {
@@ -261,6 +225,83 @@ impl Stream {
             self.ended = true;
         }
         Ok(!self.batch.is_empty())
+    }
+}
+
+/// Fields of a header, each at its place; `SWAP`: of the other byte order.
+struct Head<'a, const N: usize, const SWAP: bool>(&'a [u8; N]);
+
+impl<const N: usize, const SWAP: bool> Head<'_, N, SWAP> {
+    #[inline(always)]
+    fn u16(&self, at: usize) -> u16 {
+        let value = u16::from_ne_bytes([self.0[at], self.0[at + 1]]);
+        if SWAP {
+            value.swap_bytes()
+        } else {
+            value
+        }
+    }
+
+    #[inline(always)]
+    fn u32(&self, at: usize) -> u32 {
+        let mut bytes = [0; 4];
+        bytes.copy_from_slice(&self.0[at..at + 4]);
+        let value = u32::from_ne_bytes(bytes);
+        if SWAP {
+            value.swap_bytes()
+        } else {
+            value
+        }
+    }
+
+    #[inline(always)]
+    fn u64(&self, at: usize) -> u64 {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&self.0[at..at + 8]);
+        let value = u64::from_ne_bytes(bytes);
+        if SWAP {
+            value.swap_bytes()
+        } else {
+            value
+        }
+    }
+}
+
+/// `struct blk_io_trace`.
+#[inline(always)]
+fn v1<const SWAP: bool>(bytes: &[u8; V1_LEN]) -> Record {
+    let head = Head::<V1_LEN, SWAP>(bytes);
+    Record {
+        sequence: head.u32(4),
+        time: head.u64(8),
+        sector: head.u64(16),
+        bytes: head.u32(24),
+        action: head.u32(28).into(),
+        pid: head.u32(32),
+        device: head.u32(36),
+        cpu: head.u32(40),
+        error: head.u16(44),
+        pdu_len: head.u16(46),
+        pdu: 0,
+    }
+}
+
+/// `struct blk_io_trace2`.
+#[inline(always)]
+fn v2<const SWAP: bool>(bytes: &[u8; V2_LEN]) -> Record {
+    let head = Head::<V2_LEN, SWAP>(bytes);
+    Record {
+        sequence: head.u32(4),
+        time: head.u64(8),
+        sector: head.u64(16),
+        bytes: head.u32(24),
+        pid: head.u32(28),
+        action: head.u64(32),
+        device: head.u32(40),
+        cpu: head.u32(44),
+        error: head.u16(48),
+        pdu_len: head.u16(50),
+        pdu: 0,
     }
 }
 

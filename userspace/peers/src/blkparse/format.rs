@@ -67,7 +67,7 @@ pub(super) struct Formats {
 /// As `fill_rwbs()`, padded with blanks on the left. Categories that only v2 has are not told apart there.
 #[inline]
 fn rwbs(out: &mut Line, record: &Record, width: usize) {
-    let mut text = [b' '; 16];
+    let mut text = [b' '; 32];
     let mut len = 8;
     let mut push = |is, byte| {
         text[len] = byte;
@@ -91,7 +91,7 @@ fn rwbs(out: &mut Line, record: &Record, width: usize) {
     push(record.has(tc::SYNC), b'S');
     push(record.has(tc::META), b'M');
     let start = 8 - width.saturating_sub(len - 8);
-    out.short(&Short::<8>::new(&text[start..len]));
+    out.part(&text, start, len - start);
 }
 
 fn major(device: u32) -> u32 {
@@ -142,39 +142,66 @@ fn hex(out: &mut Line, pdu: &[u8]) {
     }
 }
 
+/// What was in front of the event before, and mostly stands there again.
+#[derive(Debug)]
+pub(super) struct Before {
+    device: (u32, Short<16>),
+    second: (u64, Short<16>),
+}
+
+impl Before {
+    pub(super) fn new() -> Before {
+        Before {
+            device: (0, device_text(0)),
+            second: (0, second_text(0)),
+        }
+    }
+}
+
+/// As `%5d.` prints it.
+fn second_text(second: u64) -> Short<16> {
+    Short::new(format!("{:5}.", second as i32).as_bytes())
+}
+
+fn device_text(device_number: u32) -> Short<16> {
+    let mut line = Line::new(0);
+    device(&mut line, device_number);
+    line.text(b" ");
+    Short::new(line.as_bytes())
+}
+
 /// Device, CPU, number and time, in front of each default line. There is room.
-#[inline]
-fn head(out: &mut Line, device_number: u32, cpu: u32, sequence: i32, time: u64) {
-    device(out, device_number);
-    out.bytes(b" ");
+#[inline(always)]
+fn head(out: &mut Line, before: &mut Before, device: u32, cpu: u32, sequence: i32, time: u64) {
+    if before.device.0 != device {
+        before.device = (device, device_text(device));
+    }
+    out.short(&before.device.1);
     out.number(cpu.into(), 2);
     out.bytes(b" ");
-    signed(out, sequence, 8);
+    if sequence >= 0 {
+        out.number(sequence as u64, 8);
+    } else {
+        out.text(format!("{sequence:8}").as_bytes());
+        out.room();
+    }
     out.bytes(b" ");
-    signed(out, (time / 1_000_000_000) as i32, 5);
-    out.bytes(b".");
+    let second = time / 1_000_000_000;
+    if before.second.0 != second {
+        before.second = (second, second_text(second));
+    }
+    out.short(&before.second.1);
     out.nine((time % 1_000_000_000) as u32);
     out.bytes(b" ");
 }
 
-/// As `%d` prints what is unsigned in a record.
-#[inline]
-fn signed(out: &mut Line, number: i32, width: usize) {
-    if number >= 0 {
-        out.number(number as u64, width);
-    } else {
-        out.text(format!("{number:width$}").as_bytes());
-        out.room();
-    }
-}
-
 /// As `handle_notify()` prints a message.
-fn message(out: &mut Line, record: &Record, cpu: u32, pdu: &[u8]) {
+fn message(out: &mut Line, before: &mut Before, record: &Record, cpu: u32, pdu: &[u8]) {
     if pdu.is_empty() {
         return;
     }
     out.room();
-    head(out, record.device, cpu, 0, record.time);
+    head(out, before, record.device, cpu, 0, record.time);
     out.number(record.pid.into(), 5);
     out.bytes(b" ");
     let mut text = pdu;
@@ -272,13 +299,13 @@ impl Formats {
 
     /// Shows an event.
     #[inline]
-    pub(super) fn show(&self, out: &mut Line, shown: &Shown, payload: &[u8]) {
+    pub(super) fn show(&self, out: &mut Line, before: &mut Before, shown: &Shown, payload: &[u8]) {
         let letter = shown.act.as_bytes()[0];
         if letter == b'm' {
-            return message(out, &shown.record, shown.cpu, payload);
+            return message(out, before, &shown.record, shown.cpu, payload);
         }
         match &self.by_letter[usize::from(letter)] {
-            None => default(out, shown, payload, letter),
+            None => default(out, before, shown, payload, letter),
             Some(pieces) => {
                 for piece in pieces {
                     match piece {
@@ -333,7 +360,11 @@ impl Formats {
                 let width = width.unwrap_or(9);
                 return out.text(format!("{:0width$}", record.time % 1_000_000_000).as_bytes());
             }
-            b'T' => signed(&mut text, (record.time / 1_000_000_000) as i32, 0),
+            b'T' => text.text(
+                ((record.time / 1_000_000_000) as i32)
+                    .to_string()
+                    .as_bytes(),
+            ),
             b'U' => text.number(be64(payload, 0) & 0xffff_ffff, 0),
             b'z' => wall(&mut text, self.wall, record.time),
             other => text.text(&[other]),
@@ -429,7 +460,7 @@ fn wall(out: &mut Line, first: Wall, since: u64) {
 
 /// As `process_default()`.
 #[inline]
-fn default(out: &mut Line, shown: &Shown, payload: &[u8], letter: u8) {
+fn default(out: &mut Line, before: &mut Before, shown: &Shown, payload: &[u8], letter: u8) {
     let record = &shown.record;
     let sectors = u64::from(record.bytes >> 9);
     let of = if letter == b'A' {
@@ -438,7 +469,14 @@ fn default(out: &mut Line, shown: &Shown, payload: &[u8], letter: u8) {
         record.device
     };
     out.room();
-    head(out, of, shown.cpu, record.sequence as i32, record.time);
+    head(
+        out,
+        before,
+        of,
+        shown.cpu,
+        record.sequence as i32,
+        record.time,
+    );
     out.number(record.pid.into(), 5);
     let before = if shown.act == "UT" { b'U' } else { b' ' };
     let after = if shown.act == "UT" { b'T' } else { letter };

@@ -106,28 +106,34 @@ impl Line {
         self.fixed(bytes, N);
     }
 
+    /// Appends `len` bytes of a text from `start` on, which are at most 16. There is room.
+    #[inline(always)]
+    pub(super) fn part(&mut self, text: &[u8; 32], start: usize, len: usize) {
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&text[start..start + 16]);
+        self.fixed(&bytes, len);
+    }
+
     /// Appends a number, padded with blanks on the left up to `width`, which is at most 12. There is room.
     #[inline(always)]
     pub(super) fn number(&mut self, mut number: u64, width: usize) {
-        let mut digits = [b' '; 2 * WIDTH];
-        let mut at = WIDTH;
+        let digits = number.checked_ilog10().map_or(1, |last| last as usize + 1);
+        let len = digits.max(width);
+        // Blanks first, as many as there may be; the digits are written over them from the end.
+        let text = &mut self.buffer[self.len..self.len + WIDTH];
+        text[..12].fill(b' ');
+        let mut at = len;
         while number >= 100 {
-            let pair = PAIRS[(number % 100) as usize];
-            number /= 100;
             at -= 2;
-            digits[at..at + 2].copy_from_slice(&pair);
+            text[at..at + 2].copy_from_slice(&PAIRS[(number % 100) as usize]);
+            number /= 100;
         }
         if number >= 10 {
-            at -= 2;
-            digits[at..at + 2].copy_from_slice(&PAIRS[number as usize]);
+            text[at - 2..at].copy_from_slice(&PAIRS[number as usize]);
         } else {
-            at -= 1;
-            digits[at] = b'0' + number as u8;
+            text[at - 1] = b'0' + number as u8;
         }
-        let start = at.min(WIDTH - width);
-        let mut text = [0; WIDTH];
-        text.copy_from_slice(&digits[start..start + WIDTH]);
-        self.fixed(&text, WIDTH - start);
+        self.len += len;
     }
 
     /// Appends nine digits of a number below 10^9. There is room.

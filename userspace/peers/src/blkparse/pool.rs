@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Events become text on several CPUs, and stay in their order.
 
-use super::format::{Formats, Shown};
+use super::format::{Before, Formats, Shown};
 use super::line::Line;
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -28,9 +28,10 @@ impl Batch {
     }
 
     fn show(&self, formats: &Formats, line: &mut Line) {
+        let mut before = Before::new();
         for shown in &self.events {
             let payload = self.payloads.get(shown.payload.clone());
-            formats.show(line, shown, payload.unwrap_or_default());
+            formats.show(line, &mut before, shown, payload.unwrap_or_default());
         }
     }
 }
@@ -72,7 +73,9 @@ impl Pool<'_> {
     pub(super) fn push(&mut self, mut shown: Shown, payload: &[u8]) -> io::Result<()> {
         let batch = &mut self.next.batch;
         let at = batch.payloads.len();
-        batch.payloads.extend_from_slice(payload);
+        if !payload.is_empty() {
+            batch.payloads.extend_from_slice(payload);
+        }
         shown.payload = at..batch.payloads.len();
         batch.events.push(shown);
         if batch.is_full() {
