@@ -309,14 +309,19 @@ impl Parse<'_> {
                 stats::account(dev, cpu, &record)
             };
             if let Some(act) = act {
+                // Which is counted first decides whether a task without a name is shown as `unknown` already.
+                let mut name = *known.tasks.name(record.pid);
                 if let Some(programs) = self.programs.as_mut().filter(|_| act != MESSAGE) {
                     programs.account(&record, &mut known.tasks);
+                    if !(record.has(stats::tc::PC) && (act == "Q" || act == "C")) {
+                        name = *known.tasks.name(record.pid);
+                    }
                 }
                 let shown = Shown {
                     act,
                     record,
                     cpu,
-                    name: *known.tasks.name(record.pid),
+                    name,
                     payload: 0..0,
                 };
                 pool.push(shown, payload)?;
