@@ -114,6 +114,141 @@ pub enum Version {
     V2,
 }
 
+/// What stands in front of a record's payload, of either version, in this machine's byte order. Fields as in [`V2`].
+#[allow(missing_docs)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    pub version: Version,
+    pub sequence: u32,
+    pub bytes: u32,
+    pub time: u64,
+    pub sector: u64,
+    pub action: u64,
+    pub pid: u32,
+    pub device: u32,
+    pub cpu: u32,
+    pub error: u16,
+    /// Of the payload, a cgroup id included.
+    pub pdu_len: u16,
+}
+
+/// Why there is no header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeaderError {
+    /// So many bytes are needed.
+    Short(usize),
+    /// What stands there is no record's magic.
+    Magic(u32),
+    /// Of a version that is not known.
+    Version(u8),
+}
+
+impl Header {
+    /// Reads the header at the start of `bytes`; `swapped`: of a machine of the other byte order.
+    ///
+    /// # Errors
+    ///
+    /// See [`HeaderError`].
+    #[inline(always)]
+    pub fn read(bytes: &[u8], swapped: bool) -> Result<Header, HeaderError> {
+        if swapped {
+            Header::from(bytes, u16::swap_bytes, u32::swap_bytes, u64::swap_bytes)
+        } else {
+            Header::from(bytes, |value| value, |value| value, |value| value)
+        }
+    }
+
+    /// Whether what stands there is of a machine of the other byte order.
+    pub fn is_swapped(bytes: &[u8]) -> bool {
+        let magic = u32::read_from_prefix(bytes).map_or(0, |(magic, _)| magic);
+        magic & !0xff != MAGIC && magic.swap_bytes() & !0xff == MAGIC
+    }
+
+    #[inline(always)]
+    fn from(
+        bytes: &[u8],
+        u16: impl Fn(u16) -> u16,
+        u32: impl Fn(u32) -> u32,
+        u64: impl Fn(u64) -> u64,
+    ) -> Result<Header, HeaderError> {
+        let short = HeaderError::Short(size_of::<V1>());
+        let magic = u32(u32::read_from_prefix(bytes).map_err(|_| short)?.0);
+        if magic & !0xff != MAGIC {
+            return Err(HeaderError::Magic(magic));
+        }
+        match magic as u8 {
+            7 => {
+                let (t, _) = V1::read_from_prefix(bytes).map_err(|_| short)?;
+                Ok(Header {
+                    version: Version::V1,
+                    sequence: u32(t.sequence),
+                    bytes: u32(t.bytes),
+                    time: u64(t.time),
+                    sector: u64(t.sector),
+                    action: u32(t.action).into(),
+                    pid: u32(t.pid),
+                    device: u32(t.device),
+                    cpu: u32(t.cpu),
+                    error: u16(t.error),
+                    pdu_len: u16(t.pdu_len),
+                })
+            }
+            8 => {
+                let short = HeaderError::Short(size_of::<V2>());
+                let (t, _) = V2::read_from_prefix(bytes).map_err(|_| short)?;
+                Ok(Header {
+                    version: Version::V2,
+                    sequence: u32(t.sequence),
+                    bytes: u32(t.bytes),
+                    time: u64(t.time),
+                    sector: u64(t.sector),
+                    action: u64(t.action),
+                    pid: u32(t.pid),
+                    device: u32(t.device),
+                    cpu: u32(t.cpu),
+                    error: u16(t.error),
+                    pdu_len: u16(t.pdu_len),
+                })
+            }
+            version => Err(HeaderError::Version(version)),
+        }
+    }
+
+    /// Bytes that it takes.
+    #[inline]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        match self.version {
+            Version::V1 => size_of::<V1>(),
+            Version::V2 => size_of::<V2>(),
+        }
+    }
+
+    /// The basic action: one of [`act`].
+    #[inline]
+    pub fn act(&self) -> u16 {
+        (self.kind() & 0xffff) as u16
+    }
+
+    /// The action with its categories, without the flag that says that there is a cgroup.
+    #[inline]
+    pub fn kind(&self) -> u64 {
+        self.action & !CGROUP
+    }
+
+    /// Whether it has one of these [`category`] bits.
+    #[inline]
+    pub fn has(&self, categories: u64) -> bool {
+        self.action >> CATEGORY_SHIFT & categories != 0
+    }
+
+    /// Whether the payload begins with a cgroup's id.
+    #[inline]
+    pub fn has_cgroup(&self) -> bool {
+        self.action & CGROUP != 0
+    }
+}
+
 /// A record of either version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
@@ -299,63 +434,38 @@ impl<'a> Reader<'a> {
             needed,
             have: rest.len(),
         };
-        let (magic, _) = u32::read_from_prefix(rest).map_err(|_| short(4))?;
-        if magic & !0xff != MAGIC {
-            return Err(if magic.swap_bytes() & !0xff == MAGIC {
-                Error::ForeignEndian
-            } else {
-                Error::BlktraceMagic { offset, magic }
-            });
+        if Header::is_swapped(rest) {
+            return Err(Error::ForeignEndian);
         }
-        let (mut event, pdu_len, body) = match (magic & 0xff) as u8 {
-            7 => {
-                let (t, body) = V1::read_from_prefix(rest).map_err(|_| short(size_of::<V1>()))?;
-                let event = Event {
-                    version: Version::V1,
-                    sequence: t.sequence,
-                    time: t.time,
-                    sector: t.sector,
-                    bytes: t.bytes,
-                    action: t.action.into(),
-                    pid: t.pid,
-                    device: t.device,
-                    cpu: t.cpu,
-                    error: t.error,
-                    cgroup: None,
-                    pdu: &[],
-                };
-                (event, usize::from(t.pdu_len), body)
-            }
-            8 => {
-                let (t, body) = V2::read_from_prefix(rest).map_err(|_| short(size_of::<V2>()))?;
-                let event = Event {
-                    version: Version::V2,
-                    sequence: t.sequence,
-                    time: t.time,
-                    sector: t.sector,
-                    bytes: t.bytes,
-                    action: t.action,
-                    pid: t.pid,
-                    device: t.device,
-                    cpu: t.cpu,
-                    error: t.error,
-                    cgroup: None,
-                    pdu: &[],
-                };
-                (event, usize::from(t.pdu_len), body)
-            }
-            version => return Err(Error::BlktraceVersion { offset, version }),
-        };
-        let head = rest.len() - body.len();
-        let mut pdu = body.get(..pdu_len).ok_or_else(|| short(head + pdu_len))?;
-        if event.action & CGROUP != 0 {
-            let (id, after) =
-                u64::read_from_prefix(pdu).map_err(|_| short(head + size_of::<u64>()))?;
-            event.cgroup = Some(id);
+        let head = Header::read(rest, false).map_err(|error| match error {
+            HeaderError::Short(needed) => short(needed),
+            HeaderError::Magic(magic) => Error::BlktraceMagic { offset, magic },
+            HeaderError::Version(version) => Error::BlktraceVersion { offset, version },
+        })?;
+        let end = head.len() + usize::from(head.pdu_len);
+        let mut pdu = rest.get(head.len()..end).ok_or_else(|| short(end))?;
+        let mut cgroup = None;
+        if head.has_cgroup() {
+            let needed = head.len() + size_of::<u64>();
+            let (id, after) = u64::read_from_prefix(pdu).map_err(|_| short(needed))?;
+            cgroup = Some(id);
             pdu = after;
         }
-        event.pdu = pdu;
-        Ok((event, head + pdu_len))
+        let event = Event {
+            version: head.version,
+            sequence: head.sequence,
+            time: head.time,
+            sector: head.sector,
+            bytes: head.bytes,
+            action: head.action,
+            pid: head.pid,
+            device: head.device,
+            cpu: head.cpu,
+            error: head.error,
+            cgroup,
+            pdu,
+        };
+        Ok((event, end))
     }
 }
 

@@ -2,9 +2,8 @@
 //! How an event is shown: blkparse's default line, and what `-f` and `-F` ask for.
 
 use super::line::{Line, Short};
-use super::stats::tc;
 use super::Options;
-use crate::input::{Record, CGROUP};
+use blkrelay_format::blktrace::{act, category as tc, Header, MAGIC};
 use std::fmt;
 use std::io;
 use std::ops::Range;
@@ -21,9 +20,6 @@ impl fmt::Display for FormatError {
 
 impl std::error::Error for FormatError {}
 
-/// A bio that has been redirected (`__BLK_TA_REMAP`).
-const REMAP: u16 = 15;
-
 /// Actions that may have a format of their own.
 const LETTERS: &[u8] = b"ABCDFGIMPQRSTUWX";
 
@@ -33,7 +29,7 @@ pub(super) struct Shown {
     /// Its letters; `m` of a message.
     pub(super) act: &'static str,
     /// Its time counts from the first event.
-    pub(super) record: Record,
+    pub(super) record: Header,
     /// By the file's name.
     pub(super) cpu: u32,
     /// The task's, as far as it is known then.
@@ -66,7 +62,7 @@ pub(super) struct Formats {
 
 /// As `fill_rwbs()`, padded with blanks on the left. Categories that only v2 has are not told apart there.
 #[inline]
-fn rwbs(out: &mut Line, record: &Record, width: usize) {
+fn rwbs(out: &mut Line, record: &Header, width: usize) {
     let mut text = [b' '; 32];
     let mut len = 8;
     let mut push = |is, byte| {
@@ -196,7 +192,7 @@ fn head(out: &mut Line, before: &mut Before, device: u32, cpu: u32, sequence: i3
 }
 
 /// As `handle_notify()` prints a message.
-fn message(out: &mut Line, before: &mut Before, record: &Record, cpu: u32, pdu: &[u8]) {
+fn message(out: &mut Line, before: &mut Before, record: &Header, cpu: u32, pdu: &[u8]) {
     if pdu.is_empty() {
         return;
     }
@@ -205,7 +201,7 @@ fn message(out: &mut Line, before: &mut Before, record: &Record, cpu: u32, pdu: 
     out.number(record.pid.into(), 5);
     out.bytes(b" ");
     let mut text = pdu;
-    if record.action & CGROUP != 0 {
+    if record.has_cgroup() {
         cgroup(out, record, pdu);
         out.text(b" ");
         text = pdu.get(8..).unwrap_or_default();
@@ -220,12 +216,12 @@ fn message(out: &mut Line, before: &mut Before, record: &Record, cpu: u32, pdu: 
 }
 
 /// `ino,gen`, hexadecimal.
-fn cgroup(out: &mut Line, record: &Record, pdu: &[u8]) {
+fn cgroup(out: &mut Line, record: &Header, pdu: &[u8]) {
     let word = |at: usize| {
         let bytes = pdu.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
         u32::from_ne_bytes(bytes.unwrap_or_default())
     };
-    let (ino, generation) = if record.action & CGROUP != 0 {
+    let (ino, generation) = if record.has_cgroup() {
         (word(0), word(4))
     } else {
         (0, 0)
@@ -234,9 +230,9 @@ fn cgroup(out: &mut Line, record: &Record, pdu: &[u8]) {
 }
 
 /// Appends the record as blkparse writes it to its binary output: version 7, whatever it was.
-pub(super) fn encode(out: &mut Vec<u8>, record: &Record, pdu: &[u8]) {
+pub(super) fn encode(out: &mut Vec<u8>, record: &Header, pdu: &[u8]) {
     for word in [
-        0x6561_7407,
+        MAGIC | 7,
         record.sequence,
         record.time as u32,
         (record.time >> 32) as u32,
@@ -288,9 +284,9 @@ impl Formats {
 
     /// The device that an event is of from here on: `process_default()` changes that of a remap, and the binary
     /// output has it so.
-    pub(super) fn device(&self, record: &Record, payload: &[u8]) -> u32 {
+    pub(super) fn device(&self, record: &Header, payload: &[u8]) -> u32 {
         let own = self.by_letter[usize::from(b'A')].is_some();
-        if record.act() == REMAP && !own {
+        if record.act() == act::REMAP && !own {
             be32(payload, 4)
         } else {
             record.device

@@ -9,7 +9,8 @@ mod pool;
 mod stats;
 mod task;
 
-use crate::input::{self, Ahead, Fault, Merge, Record, Stream};
+use crate::input::{self, Ahead, Fault, Merge, Stream};
+use blkrelay_format::blktrace::{act, category, Header};
 use format::{Formats, Shown};
 use line::Line;
 use pool::Pool;
@@ -104,7 +105,7 @@ struct Known<'a> {
 }
 
 impl Ahead for Known<'_> {
-    fn notify(&mut self, record: &Record, pdu: &[u8]) {
+    fn notify(&mut self, record: &Header, pdu: &[u8]) {
         match record.kind() {
             input::PROCESS => drop(self.tasks.learn(record.pid, pdu)),
             input::TIMESTAMP if pdu.len() == 8 => {
@@ -145,9 +146,6 @@ impl Ahead for Known<'_> {
 
 /// How a message is shown.
 const MESSAGE: &str = "m";
-
-/// A driver's own data (`__BLK_TA_DRV_DATA`).
-const DRV_DATA: u16 = 17;
 
 /// Text that is collected and written in large pieces.
 const PIECE: usize = 1 << 20;
@@ -281,7 +279,7 @@ impl Parse<'_> {
     #[inline]
     fn event(
         &mut self,
-        mut record: Record,
+        mut record: Header,
         (device, cpu): (usize, u32),
         payload: &[u8],
         known: &mut Known<'_>,
@@ -313,7 +311,7 @@ impl Parse<'_> {
                 let mut name = *known.tasks.name(record.pid);
                 if let Some(programs) = self.programs.as_mut().filter(|_| act != MESSAGE) {
                     programs.account(&record, &mut known.tasks);
-                    if !(record.has(stats::tc::PC) && (act == "Q" || act == "C")) {
+                    if !(record.has(category::PC) && (act == "Q" || act == "C")) {
                         name = *known.tasks.name(record.pid);
                     }
                 }
@@ -326,7 +324,7 @@ impl Parse<'_> {
                 };
                 pool.push(shown, payload)?;
                 record.device = self.formats.device(&record, payload);
-            } else if record.act() == DRV_DATA && !record.has(stats::tc::PC) {
+            } else if record.act() == act::DRV_DATA && !record.has(category::PC) {
                 self.driver = true;
             } else if self.strange.len() < 10 {
                 self.strange.push(format!("Bad action {:x}", record.action));

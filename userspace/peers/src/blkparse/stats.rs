@@ -3,22 +3,10 @@
 
 use super::line::Line;
 use super::task::Tasks;
-use crate::input::Record;
+use blkrelay_format::blktrace::{act, category as tc, Header};
 use rustc_hash::FxHashMap;
 use std::cmp::Ordering;
 use std::io::Write;
-
-/// Categories (`BLK_TC_*`).
-pub(super) mod tc {
-    pub(in super::super) const WRITE: u64 = 1 << 1;
-    pub(in super::super) const FLUSH: u64 = 1 << 2;
-    pub(in super::super) const SYNC: u64 = 1 << 3;
-    pub(in super::super) const PC: u64 = 1 << 9;
-    pub(in super::super) const AHEAD: u64 = 1 << 11;
-    pub(in super::super) const META: u64 = 1 << 12;
-    pub(in super::super) const DISCARD: u64 = 1 << 13;
-    pub(in super::super) const FUA: u64 = 1 << 15;
-}
 
 /// A number of events and their bytes: whole KiB, and what was left of each.
 #[derive(Clone, Copy, Debug, Default)]
@@ -258,12 +246,12 @@ impl Counts {
 
 /// Counts an event; returns the letters that it is shown with, or nothing for one that blkparse does not show.
 #[inline]
-pub(super) fn account(device: &mut Device, cpu: u32, record: &Record) -> Option<&'static str> {
+pub(super) fn account(device: &mut Device, cpu: u32, record: &Header) -> Option<&'static str> {
     let w = usize::from(record.has(tc::WRITE));
     match record.act() {
         // Never below zero: its D may not be in the trace.
-        6 | 8 => device.depth[w] = device.depth[w].saturating_sub(1),
-        7 => {
+        act::REQUEUE | act::COMPLETE => device.depth[w] = device.depth[w].saturating_sub(1),
+        act::ISSUE => {
             device.depth[w] += 1;
             device.deepest[w] = device.deepest[w].max(device.depth[w]);
         }
@@ -273,17 +261,17 @@ pub(super) fn account(device: &mut Device, cpu: u32, record: &Record) -> Option<
 }
 
 #[inline]
-fn count(counts: &mut Counts, record: &Record) -> Option<&'static str> {
+fn count(counts: &mut Counts, record: &Header) -> Option<&'static str> {
     let w = usize::from(record.has(tc::WRITE));
     let pc = record.has(tc::PC);
     let kinds = if pc { &mut counts.pc } else { &mut counts.fs };
     let bytes = record.bytes;
     Some(match (record.act(), pc) {
-        (1, false) => {
+        (act::QUEUE, false) => {
             kinds.queued[w].add(bytes);
             "Q"
         }
-        (1, true) => {
+        (act::QUEUE, true) => {
             // A read's KiB go where those of file systems stand (`__account_pc_queue()`).
             kinds.queued[w].events += 1;
             if w == 1 {
@@ -294,46 +282,46 @@ fn count(counts: &mut Counts, record: &Record) -> Option<&'static str> {
             counts.pc.queued[w].rest += u64::from(bytes & 1023);
             "Q"
         }
-        (2, false) => {
+        (act::BACKMERGE, false) => {
             kinds.merged[w].add(bytes);
             "M"
         }
-        (3, false) => {
+        (act::FRONTMERGE, false) => {
             kinds.merged[w].add(bytes);
             "F"
         }
-        (4, _) => "G",
-        (5, _) => "S",
-        (6, _) => {
+        (act::GETRQ, _) => "G",
+        (act::SLEEPRQ, _) => "S",
+        (act::REQUEUE, _) => {
             kinds.requeued[w] += 1;
             kinds.issued[w].take_back(bytes);
             "R"
         }
-        (7, _) => {
+        (act::ISSUE, _) => {
             kinds.issued[w].add(bytes);
             "D"
         }
-        (8, false) => {
+        (act::COMPLETE, false) => {
             kinds.completed[w].add(bytes);
             "C"
         }
-        (8, true) => {
+        (act::COMPLETE, true) => {
             kinds.completed[w].events += 1;
             "C"
         }
-        (9, false) => "P",
-        (10, false) => {
+        (act::PLUG, false) => "P",
+        (act::UNPLUG_IO, false) => {
             counts.unplugs += 1;
             "U"
         }
-        (11, false) => {
+        (act::UNPLUG_TIMER, false) => {
             counts.timer_unplugs += 1;
             "UT"
         }
-        (12, _) => "I",
-        (13, false) => "X",
-        (14, false) => "B",
-        (15, false) => "A",
+        (act::INSERT, _) => "I",
+        (act::SPLIT, false) => "X",
+        (act::BOUNCE, false) => "B",
+        (act::REMAP, false) => "A",
         _ => return None,
     })
 }
@@ -365,11 +353,11 @@ impl Programs {
     }
 
     /// Counts an event. A task without a name is `unknown` from here on (`find_process_io_stats()`).
-    pub(super) fn account(&mut self, record: &Record, tasks: &mut Tasks) {
+    pub(super) fn account(&mut self, record: &Header, tasks: &mut Tasks) {
         let pc = record.has(tc::PC);
         let counts = match record.act() {
-            1 | 6 | 7 | 8 => true,
-            2 | 3 | 10 | 11 => !pc,
+            act::QUEUE | act::REQUEUE | act::ISSUE | act::COMPLETE => true,
+            act::BACKMERGE | act::FRONTMERGE | act::UNPLUG_IO | act::UNPLUG_TIMER => !pc,
             _ => false,
         };
         if !counts {
