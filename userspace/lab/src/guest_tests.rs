@@ -477,19 +477,27 @@ fn wrong_offset(dir: &Path) -> Result<String> {
     }
     let right = "BLKRELAY_AT_request___sector = FIELD_AT(request, __sector)";
     let wrong = format!("{right} + 8");
-    module_build::altered(dir, &[("module/shim.h", right, &wrong)])?;
-    let failed = module_build::compile(&built.kernel.kdir, dir, &dir.join("build"));
+    // Each in a directory of its own: a copy keeps its times, so nothing would be made anew of it.
+    let compile = |name: &str, changes: &[(&str, &str, &str)]| {
+        let dir = dir.join(name);
+        module_build::altered(&dir, changes)?;
+        anyhow::Ok(module_build::compile(
+            &built.kernel.kdir,
+            &dir,
+            &dir.join("build"),
+        ))
+    };
+    let failed = compile("wrong", &[("module/shim.h", right, &wrong)])?;
     let Err(error) = failed else {
         bail!("the module builds with a wrong offset of request.__sector");
     };
     // The log, not the message: that has the last lines only.
-    let log = dir.join("build/build.log");
+    let log = dir.join("wrong/build/build.log");
     let log = std::fs::read_to_string(&log).with_context(|| format!("{error:#}"))?;
     let want = "bindgen gets the layout of struct request wrong, see field __sector";
     ensure!(log.contains(want), "it fails for another reason: {error:#}");
     // Unchanged it does build, or nothing is proved.
-    module_build::altered(dir, &[])?;
-    module_build::compile(&built.kernel.kdir, dir, &dir.join("build"))?;
+    compile("right", &[])??;
     Ok(want.to_owned())
 }
 
