@@ -603,6 +603,28 @@ fn blktraces_files() {
     let mut peer = Command::new(link);
     peer.args(["-qi", base]).assert().code(0).stdout(both());
 
+    // What is no CPU's.
+    for other in ["03", "+3", "x", "4294967295", "70000"] {
+        std::fs::copy(
+            format!("{base}.blktrace.3"),
+            format!("{base}.blktrace.{other}"),
+        )
+        .unwrap();
+    }
+    blkrelay(&["blkparse", "-q", base])
+        .assert()
+        .code(0)
+        .stdout(both());
+
+    std::fs::copy(format!("{base}.blktrace.3"), format!("{base}.blktrace.5")).unwrap();
+    blkrelay(&["blkparse", "-q", base])
+        .assert()
+        .code(1)
+        .stdout(contains(lines))
+        .stderr(contains(
+            "sdb.blktrace.5: left out, because they are of other CPUs: 1 records",
+        ));
+    std::fs::remove_file(format!("{base}.blktrace.5")).unwrap();
     std::fs::write(format!("{base}.blktrace.4"), [0x55; 100]).unwrap();
     blkrelay(&["blkparse", "-q", base])
         .assert()

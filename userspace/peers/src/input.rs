@@ -269,7 +269,12 @@ pub fn files(base: &std::path::Path) -> io::Result<Vec<(u32, PathBuf)>> {
             .as_encoded_bytes()
             .strip_prefix(prefix.as_encoded_bytes());
         let number = number.and_then(|number| std::str::from_utf8(number).ok());
-        if let Some(cpu) = number.and_then(|number| number.parse().ok()) {
+        // As the kernel writes it; no kernel has more CPUs than 16 bits can count.
+        let cpu = number.and_then(|number| {
+            let cpu: u16 = number.parse().ok()?;
+            (cpu.to_string() == number).then_some(cpu.into())
+        });
+        if let Some(cpu) = cpu {
             let plain = base
                 .parent()
                 .map_or(entry.clone().into(), |dir| dir.join(&entry));

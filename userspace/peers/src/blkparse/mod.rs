@@ -15,6 +15,7 @@ use format::{Formats, Shown};
 use line::Line;
 use pool::Pool;
 use stats::{Device, Programs};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -102,6 +103,8 @@ struct Known<'a> {
     binary: Option<Vec<u8>>,
     errors: &'a mut dyn Write,
     faults: u64,
+    /// Records of other CPUs than their file, by stream.
+    foreign: BTreeMap<usize, u64>,
 }
 
 impl Ahead for Known<'_> {
@@ -124,23 +127,37 @@ impl Ahead for Known<'_> {
 
     fn fault(&mut self, stream: usize, fault: Fault) {
         self.faults += 1;
-        let name = self
-            .names
-            .get(stream)
-            .map_or_else(Default::default, |n| n.display().to_string());
-        // It cannot be said any better if the errors' own output fails.
-        let _ = match fault {
-            Fault::Magic(magic) => writeln!(
-                self.errors,
-                "{name}: bad trace magic {magic:x}: the rest of it is left out"
-            ),
-            Fault::Version(version) => writeln!(
-                self.errors,
-                "{name}: unsupported trace version {version:x}: the rest of it is left out"
-            ),
-            Fault::Cpu(cpu) => writeln!(self.errors, "{name}: a record of CPU {cpu} is left out"),
-            Fault::Cut => writeln!(self.errors, "{name}: ends within a record"),
+        let what = match fault {
+            Fault::Magic(magic) => format!("bad trace magic {magic:x}: the rest of it is left out"),
+            Fault::Version(version) => {
+                format!("unsupported trace version {version:x}: the rest of it is left out")
+            }
+            Fault::Cut => "ends within a record".to_owned(),
+            // There may be very many: said once, at the end.
+            Fault::Cpu(_) => return *self.foreign.entry(stream).or_default() += 1,
         };
+        self.say(stream, &what);
+    }
+}
+
+impl Known<'_> {
+    /// Says what is wrong with a file. It cannot be said any better if the errors' own output fails.
+    fn say(&mut self, stream: usize, what: &str) {
+        let name = self.names.get(stream).map(|name| name.display());
+        let _ = match name {
+            Some(name) => writeln!(self.errors, "{name}: {what}"),
+            None => writeln!(self.errors, "{what}"),
+        };
+    }
+
+    /// Says how many records were left out because they are of another CPU than their file.
+    fn say_foreign(&mut self) {
+        for (stream, records) in std::mem::take(&mut self.foreign) {
+            self.say(
+                stream,
+                &format!("left out, because they are of other CPUs: {records} records"),
+            );
+        }
     }
 }
 
@@ -170,6 +187,7 @@ pub fn run(options: &Options, outputs: Outputs<'_>) -> io::Result<Summary> {
         binary: binary.is_some().then(Vec::new),
         errors,
         faults: 0,
+        foreign: BTreeMap::new(),
     };
     let mut merge = Merge::new(options.batch);
     let mut devices: Vec<Device> = Vec::new();
@@ -238,6 +256,7 @@ pub fn run(options: &Options, outputs: Outputs<'_>) -> io::Result<Summary> {
         let text = "discarded traces containing low-level device driver specific data (only available in binary output)";
         writeln!(said, "\n{text}")?;
     }
+    known.say_foreign();
     for what in &parse.strange {
         writeln!(known.errors, "{what}")?;
     }
