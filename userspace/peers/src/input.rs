@@ -52,7 +52,8 @@ pub struct Stream {
 /// What a trace's reader is told of while records are read ahead.
 pub trait Ahead {
     /// A record about the trace itself that is not a message, with its payload.
-    fn notify(&mut self, record: &Header, payload: &[u8]);
+    /// `swapped`: the payload is of a machine of the other byte order.
+    fn notify(&mut self, record: &Header, payload: &[u8], swapped: bool);
     /// Something is wrong with a stream; the rest of it is not used, but for [`Fault::Cpu`].
     fn fault(&mut self, stream: usize, fault: Fault);
 }
@@ -125,7 +126,8 @@ impl Stream {
                         if record.cpu != self.cpu {
                             ahead.fault(own, Fault::Cpu(record.cpu));
                         } else if record.has(category::NOTIFY) && record.kind() != MESSAGE {
-                            ahead.notify(&record, &self.buffer[at..self.taken]);
+                            let swapped = self.swapped == Some(true);
+                            ahead.notify(&record, &self.buffer[at..self.taken], swapped);
                         } else {
                             self.batch.push(record);
                             self.payloads.push(at);

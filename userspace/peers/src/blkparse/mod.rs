@@ -108,13 +108,14 @@ struct Known<'a> {
 }
 
 impl Ahead for Known<'_> {
-    fn notify(&mut self, record: &Header, pdu: &[u8]) {
+    fn notify(&mut self, record: &Header, pdu: &[u8], swapped: bool) {
         match record.kind() {
             input::PROCESS => drop(self.tasks.learn(record.pid, pdu)),
             input::TIMESTAMP if pdu.len() == 8 => {
                 let word = |at: usize| {
                     let bytes = pdu.get(at..at + 4).and_then(|b| b.try_into().ok());
-                    i64::from(u32::from_ne_bytes(bytes.unwrap_or_default()))
+                    let word = u32::from_ne_bytes(bytes.unwrap_or_default());
+                    i64::from(if swapped { word.swap_bytes() } else { word })
                 };
                 self.start = Some((word(0), word(4), record.time));
             }
